@@ -1,0 +1,1 @@
+//! Versioned request and response types of the HTTP API.

@@ -1,0 +1,1 @@
+//! Control: wanted state, learning, upcalls, and the API server.

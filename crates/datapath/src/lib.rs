@@ -1,0 +1,1 @@
+//! The switch: workers, flow cache, delivery, and the vhost-user ports.

@@ -1,0 +1,1 @@
+//! End-to-end harness: a running Lasthop, QEMU guests, testpmd.

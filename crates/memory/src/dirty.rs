@@ -1,0 +1,76 @@
+//! The dirty log of a live migration: one bit a 4 KiB page of guest-physical memory, in memory that the
+//! VMM shares and clears while we set (vhost-user specification, "Migration").
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::{Mapping, MemoryError};
+
+/// Bytes of guest memory that one bit stands for (`VHOST_LOG_PAGE`).
+pub const LOG_PAGE: u64 = 4096;
+
+/// A mapped dirty log.
+#[derive(Debug)]
+pub struct DirtyLog {
+    mapping: Mapping,
+}
+
+impl DirtyLog {
+    /// Maps `size` bytes of `fd` from `offset` (`SET_LOG_BASE`). The offset is applied once, by the
+    /// mapping (CVE-2026-86563), and the file's length is checked against both (CVE-2020-10722).
+    ///
+    /// # Errors
+    /// An empty or wrapping range, or a file that is too short.
+    pub fn map(fd: OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
+        Ok(Self {
+            mapping: Mapping::shared(&fd, size, offset)?,
+        })
+    }
+
+    /// A log of `size` bytes on the heap, for tests.
+    #[must_use]
+    pub fn heap(size: u64) -> Self {
+        Self {
+            mapping: Mapping::heap(size),
+        }
+    }
+
+    /// How many bytes of guest memory the log covers, from address 0.
+    #[must_use]
+    pub fn covers(&self) -> u64 {
+        (self.mapping.len() as u64).saturating_mul(8 * LOG_PAGE)
+    }
+
+    /// Sets the bit of every page that `len` bytes at `gpa` touch. Pages behind the log's end are not
+    /// logged (CVE-2019-14835).
+    #[inline]
+    pub fn mark(&self, gpa: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let last = gpa.saturating_add(len - 1) / LOG_PAGE;
+        for page in gpa / LOG_PAGE..=last {
+            let Some(byte) = self.byte_of(page) else {
+                return;
+            };
+            byte.fetch_or(1 << (page % 8), Ordering::Release);
+        }
+    }
+
+    /// Whether the page with this number is marked.
+    #[must_use]
+    pub fn is_dirty(&self, page: u64) -> bool {
+        self.byte_of(page)
+            .is_some_and(|b| b.load(Ordering::Acquire) & (1 << (page % 8)) != 0)
+    }
+
+    fn byte_of(&self, page: u64) -> Option<&AtomicU8> {
+        let at = usize::try_from(page / 8).ok()?;
+        if at >= self.mapping.len() {
+            return None;
+        }
+        // SAFETY: `at` is inside the mapping, which lives as long as `self`; bytes are always aligned, and
+        // the VMM reads and clears them with atomic instructions too.
+        Some(unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(at)) })
+    }
+}

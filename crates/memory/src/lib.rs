@@ -1,0 +1,227 @@
+//! Guest memory as the switch sees it: regions that a VMM handed over, translation of guest addresses,
+//! and the dirty log of a live migration.
+//!
+//! A [`GuestMemory`] is an immutable snapshot. When the VMM adds or removes a region, or starts to log,
+//! a new snapshot is built from the same [`Region`]s and handed to whoever serves the queues; the old one
+//! unmaps what nobody shares any more once its last user lets go. Nothing here knows packets or queues.
+//!
+//! Whatever lies behind a [`Segment`] belongs to the guest and may change under every read. Callers copy
+//! it once, check the copy, and use the copy.
+
+mod dirty;
+mod mapping;
+mod region;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use dirty::{DirtyLog, LOG_PAGE};
+pub use mapping::Mapping;
+pub use region::Region;
+
+/// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
+pub const MAX_REGIONS: usize = 509;
+
+/// Why a region, a table of regions or a dirty log was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// A length of zero can hold nothing.
+    #[error("a memory region of size 0")]
+    Empty,
+    /// Address plus size leaves the 64-bit space.
+    #[error("memory region at {start:#x} of size {size:#x} wraps around")]
+    Wraps {
+        /// First address.
+        start: u64,
+        /// Size in bytes.
+        size: u64,
+    },
+    /// The file behind the region is shorter than the region says.
+    #[error("memory region needs {needed:#x} bytes of its file, which has {len:#x}")]
+    FileTooShort {
+        /// Offset plus size.
+        needed: u64,
+        /// The file's length.
+        len: u64,
+    },
+    /// Two regions of one table share guest-physical addresses.
+    #[error("memory regions at {first:#x} and {second:#x} overlap")]
+    Overlap {
+        /// Start of the lower region.
+        first: u64,
+        /// Start of the upper region.
+        second: u64,
+    },
+    /// More regions than [`MAX_REGIONS`].
+    #[error("{0} memory regions, at most {MAX_REGIONS} are served")]
+    TooMany(usize),
+    /// The operating system refused.
+    #[error("cannot map guest memory: {0} (is it shared? QEMU: memory-backend-memfd,share=on)")]
+    Map(std::io::Error),
+}
+
+/// A contiguous piece of guest memory, mapped here, valid while the [`GuestMemory`] it came from lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Where it is mapped.
+    pub ptr: *mut u8,
+    /// Length in bytes.
+    pub len: u32,
+    /// Guest-physical address of the first byte, for the dirty log.
+    pub gpa: u64,
+}
+
+// SAFETY: a Segment is an address and a length; dereferencing it is unsafe by itself, and whoever does
+// so argues that the GuestMemory is alive.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// The piece that starts `offset` bytes in and is `len` long. Panics in debug builds when it would
+    /// leave the segment; the caller keeps `offset + len <= self.len`.
+    #[inline]
+    #[must_use]
+    pub fn slice(&self, offset: u32, len: u32) -> Segment {
+        debug_assert!(u64::from(offset) + u64::from(len) <= u64::from(self.len));
+        Segment {
+            ptr: self.ptr.wrapping_add(offset as usize),
+            len,
+            gpa: self.gpa + u64::from(offset),
+        }
+    }
+}
+
+/// An immutable snapshot of one guest's memory.
+#[derive(Debug)]
+pub struct GuestMemory {
+    /// Sorted by guest-physical address, not overlapping.
+    regions: Vec<Arc<Region>>,
+    log: Option<Arc<DirtyLog>>,
+}
+
+impl GuestMemory {
+    /// A snapshot of `regions`, in any order.
+    ///
+    /// # Errors
+    /// Overlapping guest-physical ranges, or more than [`MAX_REGIONS`].
+    pub fn new(
+        mut regions: Vec<Arc<Region>>,
+        log: Option<Arc<DirtyLog>>,
+    ) -> Result<Self, MemoryError> {
+        if regions.len() > MAX_REGIONS {
+            return Err(MemoryError::TooMany(regions.len()));
+        }
+        regions.sort_by_key(|r| r.gpa());
+        for pair in regions.windows(2) {
+            if pair[0].gpa_end() > pair[1].gpa() {
+                return Err(MemoryError::Overlap {
+                    first: pair[0].gpa(),
+                    second: pair[1].gpa(),
+                });
+            }
+        }
+        Ok(Self { regions, log })
+    }
+
+    /// The same regions with another dirty log, or with none.
+    #[must_use]
+    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
+        Self {
+            regions: self.regions.clone(),
+            log,
+        }
+    }
+
+    /// All regions by ascending guest-physical address.
+    #[must_use]
+    pub fn regions(&self) -> &[Arc<Region>] {
+        &self.regions
+    }
+
+    /// The dirty log, while the guest is being migrated.
+    #[must_use]
+    pub fn log(&self) -> Option<&Arc<DirtyLog>> {
+        self.log.as_ref()
+    }
+
+    /// Bytes in all regions together.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.regions.iter().map(|r| r.size()).sum()
+    }
+
+    #[inline]
+    fn region_of(&self, gpa: u64) -> Option<&Region> {
+        // A guest has one to three regions as a rule: a short scan beats a binary search.
+        let at = if self.regions.len() <= 4 {
+            self.regions.iter().position(|r| r.contains(gpa))?
+        } else {
+            let after = self.regions.partition_point(|r| r.gpa() <= gpa);
+            let at = after.checked_sub(1)?;
+            self.regions[at].contains(gpa).then_some(at)?
+        };
+        Some(&self.regions[at])
+    }
+
+    /// `len` bytes at `gpa` as one mapped piece, or `None` when they are empty, not all mapped, or lie in
+    /// more than one region.
+    #[inline]
+    #[must_use]
+    pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
+        let region = self.region_of(gpa)?;
+        let offset = gpa - region.gpa();
+        if len == 0 || u64::from(len) > region.size() - offset {
+            return None;
+        }
+        Some(region.segment(offset, len))
+    }
+
+    /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region into
+    /// the next when both are adjacent. `false`, with `out` as it was, when a byte is not mapped or `len`
+    /// is 0.
+    #[inline]
+    pub fn translate_into(&self, gpa: u64, len: u32, out: &mut Vec<Segment>) -> bool {
+        if let Some(segment) = self.translate(gpa, len) {
+            out.push(segment);
+            return true;
+        }
+        self.translate_pieces(gpa, len, out)
+    }
+
+    #[cold]
+    fn translate_pieces(&self, mut gpa: u64, mut len: u32, out: &mut Vec<Segment>) -> bool {
+        let before = out.len();
+        while len > 0 {
+            let Some(region) = self.region_of(gpa) else {
+                out.truncate(before);
+                return false;
+            };
+            let offset = gpa - region.gpa();
+            let room = u32::try_from(region.size() - offset).unwrap_or(u32::MAX);
+            let piece = len.min(room);
+            out.push(region.segment(offset, piece));
+            gpa = gpa.wrapping_add(u64::from(piece));
+            len -= piece;
+        }
+        out.len() > before
+    }
+
+    /// The guest-physical address behind an address of the VMM's own space (`SET_VRING_ADDR` speaks in
+    /// those).
+    #[must_use]
+    pub fn user_to_guest(&self, uva: u64) -> Option<u64> {
+        self.regions.iter().find_map(|r| {
+            let offset = uva.checked_sub(r.uva())?;
+            (offset < r.size()).then(|| r.gpa() + offset)
+        })
+    }
+
+    /// Notes that `len` bytes at `gpa` were written. Nothing happens without a log.
+    #[inline]
+    pub fn mark_dirty(&self, gpa: u64, len: u64) {
+        if let Some(log) = &self.log {
+            log.mark(gpa, len);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One region of a guest's memory: a file mapping with its place in the guest and in the VMM.
+
+use std::os::fd::OwnedFd;
+
+use crate::{Mapping, MemoryError, Segment};
+
+/// A mapped region. Dropping it unmaps it.
+#[derive(Debug)]
+pub struct Region {
+    mapping: Mapping,
+    gpa: u64,
+    size: u64,
+    uva: u64,
+}
+
+impl Region {
+    /// Maps `size` bytes of `fd` from `mmap_offset` as the guest-physical range that starts at `gpa`;
+    /// `uva` is where the VMM itself sees it.
+    ///
+    /// # Errors
+    /// An empty range, one that wraps around in either space, or a file that is too short
+    /// (CVE-2026-86561: the size is checked before anything is mapped).
+    pub fn map(
+        fd: OwnedFd,
+        gpa: u64,
+        size: u64,
+        uva: u64,
+        mmap_offset: u64,
+    ) -> Result<Self, MemoryError> {
+        check_range(gpa, size)?;
+        check_range(uva, size)?;
+        let mapping = Mapping::shared(&fd, size, mmap_offset)?;
+        Ok(Self {
+            mapping,
+            gpa,
+            size,
+            uva,
+        })
+    }
+
+    /// A region on the heap, for tests and Miri.
+    ///
+    /// # Panics
+    /// When the size is 0 or a range wraps around.
+    #[must_use]
+    pub fn heap(gpa: u64, size: u64, uva: u64) -> Self {
+        check_range(gpa, size).expect("a valid guest range");
+        check_range(uva, size).expect("a valid user range");
+        Self {
+            mapping: Mapping::heap(size),
+            gpa,
+            size,
+            uva,
+        }
+    }
+
+    /// First guest-physical address.
+    #[must_use]
+    pub fn gpa(&self) -> u64 {
+        self.gpa
+    }
+
+    /// First guest-physical address behind the region.
+    #[must_use]
+    pub fn gpa_end(&self) -> u64 {
+        self.gpa + self.size
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Where the VMM sees the region's first byte.
+    #[must_use]
+    pub fn uva(&self) -> u64 {
+        self.uva
+    }
+
+    /// Where the region is mapped here.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, gpa: u64) -> bool {
+        gpa.wrapping_sub(self.gpa) < self.size
+    }
+
+    /// The piece at `offset`; the caller has checked that it lies within the region.
+    #[inline]
+    pub(crate) fn segment(&self, offset: u64, len: u32) -> Segment {
+        debug_assert!(offset + u64::from(len) <= self.size);
+        Segment {
+            ptr: self.as_ptr().wrapping_add(offset as usize),
+            len,
+            gpa: self.gpa + offset,
+        }
+    }
+}
+
+/// Refuses empty ranges and such that reach past the last 64-bit address (which itself stays unused, so
+/// that an end address is always representable).
+fn check_range(start: u64, size: u64) -> Result<(), MemoryError> {
+    if size == 0 {
+        return Err(MemoryError::Empty);
+    }
+    start
+        .checked_add(size)
+        .map(|_| ())
+        .ok_or(MemoryError::Wraps { start, size })
+}

@@ -1,0 +1,157 @@
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn memory(parts: &[(u64, u64)]) -> GuestMemory {
+    let regions = parts
+        .iter()
+        .map(|&(gpa, size)| Arc::new(Region::heap(gpa, size, 0x7000_0000_0000 + gpa)))
+        .collect();
+    GuestMemory::new(regions, None).unwrap()
+}
+
+#[cfg(not(miri))]
+fn memfd(len: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    fd
+}
+
+#[test]
+fn translates_inside_one_region_only() {
+    let m = memory(&[(0, 0x1000), (0x2000, 0x1000)]);
+    assert!(m.translate(0, 0x1000).is_some());
+    assert!(m.translate(0xfff, 1).is_some());
+    assert!(m.translate(0xfff, 2).is_none());
+    assert!(m.translate(0x1000, 1).is_none());
+    assert!(m.translate(0x2fff, 1).is_some());
+    assert!(m.translate(0, 0).is_none());
+    assert!(m.translate(u64::MAX, 1).is_none());
+}
+
+#[test]
+fn crosses_adjacent_regions_in_pieces() {
+    let m = memory(&[(0x1000, 0x1000), (0, 0x1000), (0x3000, 0x1000)]);
+    let mut out = Vec::new();
+    assert!(m.translate_into(0xff0, 0x20, &mut out));
+    assert_eq!(out.iter().map(|s| s.len).collect::<Vec<_>>(), [0x10, 0x10]);
+    assert_eq!(out[1].gpa, 0x1000);
+    assert!(!m.translate_into(0x1ff0, 0x20, &mut out), "a hole follows");
+    assert_eq!(out.len(), 2, "a refusal leaves nothing behind");
+    assert!(!m.translate_into(0, 0, &mut out));
+}
+
+#[test]
+fn user_addresses_map_to_guest_addresses() {
+    let m = memory(&[(0x1000, 0x1000)]);
+    assert_eq!(m.user_to_guest(0x7000_0000_1010), Some(0x1010));
+    assert_eq!(m.user_to_guest(0x7000_0000_2000), None);
+    assert_eq!(m.user_to_guest(0), None);
+}
+
+#[test]
+fn overlap_is_refused() {
+    let a = Arc::new(Region::heap(0, 0x2000, 0));
+    let b = Arc::new(Region::heap(0x1000, 0x1000, 0x9000));
+    assert!(matches!(
+        GuestMemory::new(vec![b, a], None),
+        Err(MemoryError::Overlap {
+            first: 0,
+            second: 0x1000
+        })
+    ));
+}
+
+#[test]
+fn too_many_regions_are_refused() {
+    let regions = (0..510)
+        .map(|i| Arc::new(Region::heap(i * 0x1000, 0x10, i * 0x1000)))
+        .collect();
+    assert!(matches!(
+        GuestMemory::new(regions, None),
+        Err(MemoryError::TooMany(510))
+    ));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn cve_2026_86561_region_size_is_checked_before_mapping() {
+    let too_long = Region::map(memfd(0x1000), 0, 0x2000, 0, 0);
+    assert!(matches!(too_long, Err(MemoryError::FileTooShort { .. })));
+    let offset = Region::map(memfd(0x2000), 0, 0x1000, 0, u64::MAX);
+    assert!(matches!(offset, Err(MemoryError::Wraps { .. })));
+    let wraps = Region::map(memfd(0x1000), u64::MAX, 0x1000, 0, 0);
+    assert!(matches!(wraps, Err(MemoryError::Wraps { .. })));
+    let empty = Region::map(memfd(0x1000), 0, 0, 0, 0);
+    assert!(matches!(empty, Err(MemoryError::Empty)));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_region_starts_at_its_offset() {
+    let fd = memfd(0x3000);
+    rustix::io::pwrite(&fd, b"here", 0x1804).unwrap();
+    let region = Region::map(fd, 0, 0x1000, 0, 0x1800).unwrap();
+    let mut got = [0u8; 4];
+    // SAFETY: the region is 0x1000 bytes long and nobody writes it.
+    unsafe { region.as_ptr().add(4).copy_to(got.as_mut_ptr(), 4) };
+    assert_eq!(&got, b"here");
+}
+
+#[test]
+#[cfg(not(miri))]
+fn cve_2026_86563_log_offset_is_applied_once() {
+    let fd = memfd(0x3000);
+    let dup = fd.try_clone().unwrap();
+    let log = DirtyLog::map(fd, 0x1000, 0x1000).unwrap();
+    log.mark(0, 1);
+    let mut byte = [0u8; 1];
+    rustix::io::pread(&dup, &mut byte, 0x1000).unwrap();
+    assert_eq!(byte, [1]);
+}
+
+#[test]
+#[cfg(not(miri))]
+fn cve_2020_10722_log_size_and_offset_cannot_overflow() {
+    for (size, offset) in [(0x1000, u64::MAX - 0x800), (u64::MAX, 1), (0x2000, 0x2000)] {
+        assert!(DirtyLog::map(memfd(0x3000), size, offset).is_err());
+    }
+}
+
+#[test]
+fn cve_2019_14835_marks_behind_the_log_are_ignored() {
+    let log = DirtyLog::heap(2);
+    log.mark(0, u64::MAX);
+    assert!((0..16).all(|p| log.is_dirty(p)));
+    assert!(!log.is_dirty(16));
+    log.mark(u64::MAX - 1, 100);
+}
+
+proptest! {
+    #[test]
+    fn marks_exactly_the_pages_touched(gpa in 0u64..100_000, len in 0u64..20_000) {
+        let log = DirtyLog::heap(8);
+        log.mark(gpa, len);
+        for page in 0..64 {
+            let touched = len > 0 && gpa < (page + 1) * LOG_PAGE && gpa + len > page * LOG_PAGE;
+            prop_assert_eq!(log.is_dirty(page), touched, "page {}", page);
+        }
+    }
+
+    #[test]
+    fn pieces_cover_the_range_once(gpa in 0u64..0x5000, len in 1u32..0x5000) {
+        let parts = [(0, 0x1000), (0x1000, 0x800), (0x1800, 0x1800), (0x4000, 0x1000)];
+        let m = memory(&parts);
+        let mut out = Vec::new();
+        let end = gpa + u64::from(len);
+        let mapped = end <= 0x3000 || (gpa >= 0x4000 && end <= 0x5000);
+        prop_assert_eq!(m.translate_into(gpa, len, &mut out), mapped);
+        if mapped {
+            prop_assert_eq!(out[0].gpa, gpa);
+            prop_assert_eq!(out.iter().map(|s| s.len).sum::<u32>(), len);
+        }
+    }
+}

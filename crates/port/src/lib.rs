@@ -1,0 +1,1 @@
+//! The Port trait, batches of frames, drop reasons, counters and decorators.
