@@ -1,0 +1,20 @@
+//! Version 1 of the API: everything under `/v1/`.
+
+mod problem;
+mod spec;
+mod stats;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+pub use problem::{Problem, ProblemKind};
+pub use spec::{
+    DEFAULT_SEGMENT, NAME_MAX, PortKind, PortPatch, PortSpec, Role, SegmentSpec, SwitchSpec,
+    WantedState, parse_mac, valid_name,
+};
+pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
+pub use status::{
+    PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat,
+    SegmentStatus, StatusDocument, SwitchStatus,
+};

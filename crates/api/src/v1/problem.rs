@@ -1,0 +1,114 @@
+//! Why a request was not done: problem details (RFC 9457).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Body of every answer that is not a success, `application/problem+json` (RFC 9457).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What sort of problem it is: `urn:lasthop:problem:` and a [`ProblemKind`].
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The sort of problem in words.
+    pub title: String,
+    /// The HTTP status of the answer.
+    pub status: u16,
+    /// What happened here, for people.
+    pub detail: String,
+    /// The field of the request that is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// The sorts of problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// The request cannot be read: bad JSON, an unknown query field.
+    Malformed,
+    /// What the request names does not exist.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// What the request would add exists already, or is taken.
+    Conflict,
+    /// The body is too long.
+    TooLarge,
+    /// The body is not JSON.
+    UnsupportedMedia,
+    /// The request can be read and asks for something that cannot be.
+    Invalid,
+    /// Something failed that is not the client's fault.
+    Internal,
+    /// Lasthop cannot do it now; later it may.
+    Unavailable,
+}
+
+impl ProblemKind {
+    /// HTTP status, name within the URN, and title.
+    const fn row(self) -> (u16, &'static str, &'static str) {
+        match self {
+            Self::Malformed => (400, "malformed", "The request cannot be read"),
+            Self::NotFound => (404, "not-found", "There is no such thing"),
+            Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
+            Self::Conflict => (409, "conflict", "It exists already"),
+            Self::TooLarge => (413, "too-large", "The request is too long"),
+            Self::UnsupportedMedia => (415, "unsupported-media", "The request is not JSON"),
+            Self::Invalid => (422, "invalid", "The request asks for what cannot be"),
+            Self::Internal => (500, "internal", "It failed"),
+            Self::Unavailable => (503, "unavailable", "Not now"),
+        }
+    }
+}
+
+impl Problem {
+    /// A problem of a sort, told in `detail`.
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        let (status, name, title) = kind.row();
+        Self {
+            kind: format!("urn:lasthop:problem:{name}"),
+            title: title.to_owned(),
+            status,
+            detail: detail.into(),
+            field: None,
+        }
+    }
+
+    /// The same problem, blamed on a field of the request.
+    #[must_use]
+    pub fn with_field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// There is no port called `name` (404).
+    pub fn no_such_port(name: &str) -> Self {
+        Self::new(ProblemKind::NotFound, format!("there is no port `{name}`"))
+    }
+
+    /// Lasthop cannot do it now (503).
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::Unavailable, detail)
+    }
+
+    /// Something failed that is not the client's fault (500).
+    pub fn internal(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::Internal, detail)
+    }
+
+    /// Something exists already or is taken (409).
+    pub fn conflict(field: &str, detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::Conflict, detail).with_field(field)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(field) => write!(f, "{field}: {}", self.detail),
+            None => f.write_str(&self.detail),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}

@@ -1,0 +1,247 @@
+//! What the operator asks for: ports, segments, and changes to them.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The segment of ports that name none. It always exists.
+pub const DEFAULT_SEGMENT: &str = "default";
+
+/// The most characters that a name of a switch, a segment or a port may have.
+pub const NAME_MAX: usize = 32;
+
+/// Says whether `name` may name a switch, a segment or a port: 1 to [`NAME_MAX`] characters out of
+/// `A-Z a-z 0-9 _ . -`, at least one of them not a dot (`.` and `..` vanish from a URL's path).
+///
+/// ```
+/// assert!(api::v1::valid_name("vm-1.lan"));
+/// assert!(!api::v1::valid_name("vm 1"));
+/// assert!(!api::v1::valid_name(".."));
+/// ```
+pub fn valid_name(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().all(known)
+        && name.bytes().any(|b| b != b'.')
+}
+
+/// Reads a MAC address written as six pairs of hexadecimal digits with colons between them.
+///
+/// Returns `None` for any other spelling. Group addresses are read like all others: whether one is
+/// acceptable is the caller's question.
+///
+/// ```
+/// assert_eq!(api::v1::parse_mac("52:54:00:00:00:0A"), Some([0x52, 0x54, 0, 0, 0, 10]));
+/// assert_eq!(api::v1::parse_mac("52-54-00-00-00-0A"), None);
+/// ```
+pub fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut pairs = text.split(':');
+    for byte in &mut mac {
+        let pair = pairs.next()?;
+        if pair.len() != 2 || !pair.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    pairs.next().is_none().then_some(mac)
+}
+
+/// Everything that the operator asked for, in one value. Lists keep the operator's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedState {
+    /// The switch itself.
+    #[serde(default)]
+    pub switch: SwitchSpec,
+    /// The L2 broadcast domains.
+    #[serde(default)]
+    pub segments: Vec<SegmentSpec>,
+    /// The attachment points.
+    #[serde(default)]
+    pub ports: Vec<PortSpec>,
+}
+
+impl WantedState {
+    /// The port called `name`.
+    pub fn port(&self, name: &str) -> Option<&PortSpec> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+
+    /// The segment called `name`.
+    pub fn segment(&self, name: &str) -> Option<&SegmentSpec> {
+        self.segments.iter().find(|segment| segment.name == name)
+    }
+}
+
+/// The switch as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSpec {
+    /// How the switch calls itself towards people; see [`valid_name`].
+    pub name: String,
+}
+
+impl Default for SwitchSpec {
+    fn default() -> Self {
+        Self {
+            name: "lasthop".to_owned(),
+        }
+    }
+}
+
+/// An L2 broadcast domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SegmentSpec {
+    /// The segment's name, unique; see [`valid_name`].
+    pub name: String,
+    /// The VLAN tag (1 to 4094, IEEE 802.1Q) on trunk ports and uplinks; without one the segment is untagged there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+}
+
+/// What kind of attachment a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortKind {
+    /// A guest's virtio-net device over the vhost-user protocol.
+    VhostUser,
+}
+
+impl PortKind {
+    /// The kind as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::VhostUser => "vhost-user",
+        }
+    }
+}
+
+/// Who opens the connection of a vhost-user socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Lasthop listens, the VMM dials.
+    #[default]
+    Server,
+    /// Lasthop dials, and redials for ever; the VMM listens.
+    Client,
+}
+
+impl Role {
+    /// The role as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// A port as the operator wants it: body of `POST /v1/ports`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSpec {
+    /// The port's name, unique; see [`valid_name`].
+    pub name: String,
+    /// What kind of attachment it is.
+    pub kind: PortKind,
+    /// Path of the unix socket; a relative one starts at the runtime directory.
+    pub socket: String,
+    /// Who opens the connection; Lasthop listens when nothing is said.
+    #[serde(default)]
+    pub role: Role,
+    /// Queue pairs offered to the guest at most, 1 to 64; 1 when nothing is said.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// The one segment of an access port; [`DEFAULT_SEGMENT`] when neither this nor `trunk` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<String>,
+    /// The segments of a trunk port, instead of `segment`: told apart by their VLAN tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<Vec<String>>,
+    /// The guest's MAC address, informational.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
+    /// (virtio 1.3, 5.1.3); not offered without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+impl PortSpec {
+    /// A vhost-user port with every other field at its default.
+    pub fn vhost_user(name: impl Into<String>, socket: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            kind: PortKind::VhostUser,
+            socket: socket.into(),
+            role: Role::default(),
+            queues: one(),
+            segment: None,
+            trunk: None,
+            mac: None,
+            mtu: None,
+        }
+    }
+
+    /// Names of the segments that this port is a member of: one for an access port.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        let access = match (&self.segment, &self.trunk) {
+            (Some(segment), _) => Some(segment.as_str()),
+            (None, Some(_)) => None,
+            (None, None) => Some(DEFAULT_SEGMENT),
+        };
+        let trunk = self.trunk.as_deref().unwrap_or_default();
+        access.into_iter().chain(trunk.iter().map(String::as_str))
+    }
+}
+
+/// A change to a port: body of `PATCH /v1/ports/{name}`, a JSON merge patch (RFC 7396).
+///
+/// A field that is absent stays as it is; `null` takes `mac` or `mtu` away. Name and kind do not change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortPatch {
+    /// The new socket path; the port's connection is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
+    /// The new role; the port's connection is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
+    /// The new number of queue pairs; a guest sees it when it connects next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u16>,
+    /// Makes the port an access port of this segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<String>,
+    /// Makes the port a trunk port of these segments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<Vec<String>>,
+    /// The new MAC address, or none.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub mac: Option<Option<String>>,
+    /// The new MTU, or none.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub mtu: Option<Option<u16>>,
+}
+
+/// What a port without `queues` offers.
+const fn one() -> u16 {
+    1
+}
+
+/// Tells a field that is `null` from one that is absent: only present fields are deserialised.
+fn present<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,80 @@
+//! Numbers: traffic and drops, and the forwarding database.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::PortState;
+
+/// Answer of `GET /v1/stats`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatsDocument {
+    /// One element a port, in the operator's order.
+    pub ports: Vec<PortStats>,
+    /// Frames dropped since the switch started, by reason: all ports, also those removed since.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// The traffic of one port since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// The port's name.
+    pub name: String,
+    /// How far it is.
+    pub state: PortState,
+    /// What the guest sent.
+    pub from_guest: Traffic,
+    /// What the guest was given.
+    pub to_guest: Traffic,
+    /// Frames dropped at this port by reason; reasons without a drop may be left out.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// Traffic in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames; a segmentation-offload frame counts once.
+    pub packets: u64,
+    /// Bytes of those frames, without the virtio-net header.
+    pub bytes: u64,
+}
+
+/// Answer of `GET /v1/fdb`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbDocument {
+    /// What was learned, ordered by segment and MAC address.
+    pub entries: Vec<FdbEntry>,
+}
+
+/// A MAC address and the port behind which it lives.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FdbEntry {
+    /// The segment in which it was learned.
+    pub segment: String,
+    /// The address, lower-case with colons.
+    pub mac: String,
+    /// Name of the port.
+    pub port: String,
+    /// Seconds since a frame from this address was last seen.
+    pub age_seconds: u64,
+}
+
+/// Query of `GET /v1/fdb`: which entries are wanted. Without a field, all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbFilter {
+    /// Only entries of this segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<String>,
+    /// Only entries of this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+}
+
+impl FdbFilter {
+    /// Says whether `entry` is wanted.
+    pub fn accepts(&self, entry: &FdbEntry) -> bool {
+        let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|w| w == is);
+        same(&self.segment, &entry.segment) && same(&self.port, &entry.port)
+    }
+}

@@ -1,0 +1,236 @@
+//! What is: processes, the switch, ports and their connections.
+
+use serde::{Deserialize, Serialize};
+
+use super::{PortKind, PortSpec, Role};
+
+/// Answer of `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusDocument {
+    /// Lasthop's version.
+    pub version: String,
+    /// The switch's name.
+    pub name: String,
+    /// Seconds since `lasthop run` started.
+    pub uptime_seconds: u64,
+    /// The processes, supervisor first.
+    pub processes: Vec<ProcessStatus>,
+    /// What control knows of the switch.
+    pub switch: SwitchStatus,
+    /// The segments, in the operator's order.
+    pub segments: Vec<SegmentStatus>,
+    /// The ports, in the operator's order.
+    pub ports: Vec<PortStatus>,
+}
+
+/// One of Lasthop's processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// What it is: `supervisor`, `control`, `switch`.
+    pub name: String,
+    /// Whether it runs.
+    pub state: ProcessState,
+    /// Its process id while it runs.
+    pub pid: Option<u32>,
+    /// Seconds since this incarnation of it started.
+    pub uptime_seconds: u64,
+    /// How often it was started again.
+    pub restarts: u64,
+}
+
+/// Whether a process runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessState {
+    /// It runs.
+    Running,
+    /// It died and is about to be started again.
+    Restarting,
+    /// It does not run.
+    Stopped,
+    /// Nothing is known of it, or a newer server says something this client does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl ProcessState {
+    /// The state as it is spelt in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Restarting => "restarting",
+            Self::Stopped => "stopped",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// The switch, as control sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Whether control and the switch talk; without it, cached flows still forward.
+    pub connected: bool,
+    /// The epoch of the policy that the switch executes.
+    pub epoch: u64,
+    /// Flows in the switch's caches.
+    pub flows: u64,
+    /// Frames that went to control because no flow matched, since control started.
+    pub upcalls: u64,
+    /// Upcalls that found their ring full, since the switch started.
+    pub upcalls_dropped: u64,
+}
+
+/// A segment and who is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentStatus {
+    /// The segment's name.
+    pub name: String,
+    /// Its tag on trunk ports.
+    pub vlan: Option<u16>,
+    /// Names of its member ports, trunk ports too.
+    pub ports: Vec<String>,
+}
+
+/// Answer of `GET /v1/ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortsDocument {
+    /// The ports, in the operator's order.
+    pub ports: Vec<PortStatus>,
+}
+
+/// How far a port is.
+///
+/// ```text
+///            listens            VMM dials            first queue pair
+///  starting ---------> waiting ----------> connected ---------------> up
+///      \     dials                          ^   |                      | malformed chain
+///       `------------> dialing -------------'   | VMM goes             v
+///                         ^  (server: waiting)  |                   faulted
+///                         `---------------------'<---------------------'
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// The switch has not taken the port yet.
+    Starting,
+    /// It listens and no VMM is connected.
+    Waiting,
+    /// It dials and no VMM is connected.
+    Dialing,
+    /// A VMM is connected; the guest's driver does not run yet.
+    Connected,
+    /// At least one queue pair carries frames.
+    Up,
+    /// At least one queue was stopped because of what the guest did; see `reason`.
+    Faulted,
+    /// The switch cannot be asked, or a newer server says something this client does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl PortState {
+    /// The state as it is spelt in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Waiting => "waiting",
+            Self::Dialing => "dialing",
+            Self::Connected => "connected",
+            Self::Up => "up",
+            Self::Faulted => "faulted",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Layout of a virtqueue (virtio 1.3, 2.7 and 2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RingFormat {
+    /// Descriptor table, available ring, used ring.
+    Split,
+    /// One descriptor ring for both directions.
+    Packed,
+}
+
+impl RingFormat {
+    /// The format as it is spelt in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Split => "split",
+            Self::Packed => "packed",
+        }
+    }
+}
+
+/// A queue that was stopped because of what the guest put into it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueFault {
+    /// The queue's index in virtio's counting: even ones carry frames to the guest.
+    pub queue: u16,
+    /// What was wrong.
+    pub reason: String,
+}
+
+/// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// The port's name.
+    pub name: String,
+    /// What kind of attachment it is.
+    pub kind: PortKind,
+    /// How far it is.
+    pub state: PortState,
+    /// Why it is in that state, when there is more to say: the last error of its connection or queues.
+    pub reason: Option<String>,
+    /// The socket path as it was asked for.
+    pub socket: String,
+    /// Who opens the connection.
+    pub role: Role,
+    /// Queue pairs offered at most.
+    pub queues: u16,
+    /// The segment of an access port.
+    pub segment: Option<String>,
+    /// The segments of a trunk port.
+    pub trunk: Option<Vec<String>>,
+    /// The MAC address that was asked for.
+    pub mac: Option<String>,
+    /// The MTU in bytes that is offered.
+    pub mtu: Option<u16>,
+    /// Queue pairs that carry frames now.
+    pub queue_pairs: u16,
+    /// Layout of the queues, once negotiated.
+    pub ring: Option<RingFormat>,
+    /// Names of the negotiated virtio features, as in virtio 1.3 without `VIRTIO_`.
+    pub features: Vec<String>,
+    /// Bytes of guest memory that the switch maps for this port.
+    pub memory_bytes: u64,
+    /// Queues that were stopped, lowest first.
+    pub queue_faults: Vec<QueueFault>,
+}
+
+impl PortStatus {
+    /// The status of a port of which nothing but what is wanted is known.
+    pub fn new(spec: &PortSpec, state: PortState) -> Self {
+        Self {
+            name: spec.name.clone(),
+            kind: spec.kind,
+            state,
+            reason: None,
+            socket: spec.socket.clone(),
+            role: spec.role,
+            queues: spec.queues,
+            segment: spec.segment.clone(),
+            trunk: spec.trunk.clone(),
+            mac: spec.mac.clone(),
+            mtu: spec.mtu,
+            queue_pairs: 0,
+            ring: None,
+            features: Vec::new(),
+            memory_bytes: 0,
+            queue_faults: Vec::new(),
+        }
+    }
+}
