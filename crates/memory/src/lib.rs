@@ -8,6 +8,7 @@
 //! Whatever lies behind a [`Segment`] belongs to the guest and may change under every read. Callers copy
 //! it once, check the copy, and use the copy.
 
+pub mod copy;
 mod dirty;
 mod mapping;
 mod region;

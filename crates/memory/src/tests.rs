@@ -155,3 +155,39 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn copies_bytes_in_order_whatever_the_pieces(
+        bytes in proptest::collection::vec(any::<u8>(), 1..600),
+        cuts_in in proptest::collection::vec(1u32..90, 1..20),
+        cuts_out in proptest::collection::vec(1u32..90, 1..20),
+        skip in 0u32..100,
+    ) {
+        let m = memory(&[(0, 0x1000), (0x1000, 0x1000)]);
+        let pieces = |base: u64, cuts: &[u32]| {
+            let mut segs = Vec::new();
+            let (mut at, mut i) = (0u32, 0);
+            while (at as usize) < bytes.len() {
+                let len = cuts[i % cuts.len()].min(bytes.len() as u32 - at);
+                segs.push(m.translate(base + u64::from(at), len).unwrap());
+                at += len;
+                i += 1;
+            }
+            segs
+        };
+        let (source, target) = (pieces(0, &cuts_in), pieces(0x1000, &cuts_out));
+        let skip = skip.min(bytes.len() as u32);
+        // SAFETY: `m` outlives the cursors.
+        unsafe {
+            prop_assert_eq!(copy::Cursor::new(&source).write(&bytes), bytes.len());
+            let mut from = copy::Cursor::new(&source);
+            prop_assert_eq!(from.skip(skip), skip);
+            let len = bytes.len() as u32;
+            prop_assert_eq!(copy::Cursor::new(&target).copy_from(&mut from, len), len - skip);
+            let mut got = vec![0; bytes.len()];
+            prop_assert_eq!(copy::Cursor::new(&target).read(&mut got), bytes.len());
+            prop_assert_eq!(&got[..bytes.len() - skip as usize], &bytes[skip as usize..]);
+        }
+    }
+}

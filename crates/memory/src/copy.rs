@@ -1,0 +1,120 @@
+//! Walking and copying scattered guest memory. This is the one place that touches frame bytes.
+
+use std::ptr;
+
+use crate::Segment;
+
+/// A position in a list of segments that moves forward only.
+#[derive(Clone, Debug)]
+pub struct Cursor<'a> {
+    segments: &'a [Segment],
+    /// Bytes of the first segment that are behind us.
+    used: u32,
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at the first byte.
+    ///
+    /// # Safety
+    /// The memory behind every segment stays mapped for `'a`: the caller holds the `GuestMemory` (or
+    /// the private buffer) that they came from.
+    #[inline]
+    #[must_use]
+    pub unsafe fn new(segments: &'a [Segment]) -> Self {
+        Self { segments, used: 0 }
+    }
+
+    /// Bytes that are left.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        let all: u64 = self.segments.iter().map(|s| u64::from(s.len)).sum();
+        all - u64::from(self.used)
+    }
+
+    /// The next contiguous piece, at most `max` bytes, or `None` at the end.
+    #[inline]
+    pub fn next_piece(&mut self, max: u32) -> Option<Segment> {
+        let first = self.segments.first()?;
+        let len = max.min(first.len - self.used);
+        let piece = first.slice(self.used, len);
+        self.used += len;
+        if self.used == first.len {
+            self.segments = &self.segments[1..];
+            self.used = 0;
+        }
+        Some(piece)
+    }
+
+    /// Moves `n` bytes on; stops at the end. Returns the bytes skipped.
+    #[inline]
+    pub fn skip(&mut self, n: u32) -> u32 {
+        let mut left = n;
+        while left > 0 {
+            let Some(piece) = self.next_piece(left) else {
+                break;
+            };
+            left -= piece.len;
+        }
+        n - left
+    }
+
+    /// Copies the next bytes into private memory. Returns how many there were.
+    #[inline]
+    pub fn read(&mut self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            let want = u32::try_from(out.len() - done).unwrap_or(u32::MAX);
+            let Some(piece) = self.next_piece(want) else {
+                break;
+            };
+            // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `piece.len` bytes
+            // left from `done`. The guest may write meanwhile: what is read is then any mix of bytes.
+            unsafe {
+                ptr::copy_nonoverlapping(piece.ptr, out.as_mut_ptr().add(done), piece.len as usize);
+            }
+            done += piece.len as usize;
+        }
+        done
+    }
+
+    /// Copies private bytes to the next positions. Returns how many found room.
+    #[inline]
+    pub fn write(&mut self, from: &[u8]) -> usize {
+        let mut done = 0;
+        while done < from.len() {
+            let want = u32::try_from(from.len() - done).unwrap_or(u32::MAX);
+            let Some(piece) = self.next_piece(want) else {
+                break;
+            };
+            // SAFETY: `new`'s caller keeps the piece mapped; `from` has `piece.len` bytes left.
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_ptr().add(done), piece.ptr, piece.len as usize);
+            }
+            done += piece.len as usize;
+        }
+        done
+    }
+
+    /// Copies up to `len` bytes from another guest's memory to the next positions. Returns how many were
+    /// copied: fewer when either side ends.
+    #[inline]
+    pub fn copy_from(&mut self, from: &mut Cursor<'_>, len: u32) -> u32 {
+        let mut left = len;
+        while left > 0 {
+            let Some(room) = self.segments.first().map(|s| s.len - self.used) else {
+                break;
+            };
+            let Some(source) = from.next_piece(left.min(room)) else {
+                break;
+            };
+            let Some(target) = self.next_piece(source.len) else {
+                break;
+            };
+            // SAFETY: both cursors' makers keep the pieces mapped; target is as long as source. Two
+            // guests may have been given the same memory by a hostile VMM, so they may overlap.
+            unsafe { ptr::copy(source.ptr, target.ptr, source.len as usize) };
+            left -= source.len;
+        }
+        len - left
+    }
+}
