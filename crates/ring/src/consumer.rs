@@ -1,0 +1,140 @@
+//! The reading end.
+
+use crate::fault::{RingFault, SetupError};
+use crate::index::{self, ALIGN};
+use crate::layout::{self, DATA_WORD, HEAD_WORD, SLEEP_WORD, TAIL_WORD};
+use crate::memory::RingMemory;
+use crate::sync::{Ordering, fence};
+
+/// The end of a ring that reads records. One process holds it at a time.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: RingMemory,
+    capacity: u64,
+    /// Bytes ever consumed: ours, only published to the memory.
+    tail: u64,
+    /// Bytes to read as of the last look at the producer's index.
+    filled: u64,
+    /// Number of the last sleep; odd from `prepare_sleep` to `woke`.
+    sleep: u64,
+    fault: Option<RingFault>,
+}
+
+impl Consumer {
+    /// Attaches to an existing ring at the index that the previous consumer published. Drain
+    /// the ring before the first sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] when the memory holds no sound ring.
+    pub fn attach(memory: RingMemory) -> Result<Self, SetupError> {
+        let capacity = layout::check(&memory)?;
+        let tail = memory.word(TAIL_WORD).load(Ordering::Relaxed);
+        let head = memory.word(HEAD_WORD).load(Ordering::Acquire);
+        let filled = index::filled(capacity, head, tail)?;
+        let sleep = memory.word(SLEEP_WORD).load(Ordering::Relaxed);
+        let mut consumer = Self {
+            memory,
+            capacity,
+            tail,
+            filled,
+            sleep,
+            fault: None,
+        };
+        consumer.woke();
+        Ok(consumer)
+    }
+
+    /// Bytes of the data area.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The fault that killed the ring, if one did.
+    pub fn fault(&self) -> Option<RingFault> {
+        self.fault
+    }
+
+    /// Takes the oldest record into `out`, whose old content is lost. `false`: the ring is
+    /// empty, and `out` too.
+    ///
+    /// # Errors
+    ///
+    /// [`RingFault`], now and for ever.
+    pub fn pop(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
+        out.clear();
+        if !self.has_record()? {
+            return Ok(false);
+        }
+        // The length word is read once; from here on only the checked copy counts.
+        let len = self.read_word(self.tail);
+        let bytes = index::check_record(len, self.filled).map_err(|fault| self.die(fault))?;
+        self.copy_out(self.tail.wrapping_add(ALIGN), len as usize, out);
+        self.tail = self.tail.wrapping_add(bytes);
+        self.filled -= bytes;
+        // Release: the copy out is done before the producer may overwrite it.
+        self.memory
+            .word(TAIL_WORD)
+            .store(self.tail, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Announces a sleep and looks again. `true`: the ring is empty and the producer will ring
+    /// the doorbell after its next push, so sleep now and call [`Consumer::woke`] afterwards,
+    /// whatever the reason for waking. `false`: there is a record (or a fault) to pop.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.set_sleep(self.sleep.wrapping_add(1) | 1);
+        // Orders the odd `sleep` before the look at head; see the crate's documentation.
+        fence(Ordering::SeqCst);
+        let quiet = matches!(self.has_record(), Ok(false));
+        if !quiet {
+            self.woke();
+        }
+        quiet
+    }
+
+    /// Takes the announcement back: no doorbell is needed until the next sleep.
+    pub fn woke(&mut self) {
+        self.set_sleep(self.sleep.wrapping_add(1) & !1);
+    }
+
+    fn set_sleep(&mut self, sleep: u64) {
+        self.sleep = sleep;
+        self.memory.word(SLEEP_WORD).store(sleep, Ordering::Relaxed);
+    }
+
+    /// Whether at least one record waits; looks at the producer's index only when none is known.
+    fn has_record(&mut self) -> Result<bool, RingFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.filled == 0 {
+            // Acquire: the bytes below head are visible before we read them.
+            let head = self.memory.word(HEAD_WORD).load(Ordering::Acquire);
+            self.filled = index::after_producing(self.capacity, head, self.tail, self.filled)
+                .map_err(|fault| self.die(fault))?;
+        }
+        Ok(self.filled > 0)
+    }
+
+    fn copy_out(&self, mut at: u64, len: usize, out: &mut Vec<u8>) {
+        out.reserve(len);
+        let mut left = len;
+        while left > 0 {
+            let take = left.min(8);
+            out.extend_from_slice(&self.read_word(at).to_ne_bytes()[..take]);
+            at = at.wrapping_add(8);
+            left -= take;
+        }
+    }
+
+    fn read_word(&self, at: u64) -> u64 {
+        let word = DATA_WORD + index::data_word(self.capacity, at);
+        self.memory.word(word).load(Ordering::Relaxed)
+    }
+
+    fn die(&mut self, fault: RingFault) -> RingFault {
+        self.fault = Some(fault);
+        fault
+    }
+}

@@ -1,0 +1,71 @@
+//! Index arithmetic. Indices count bytes since the ring was made, modulo 2^64, and are always
+//! multiples of [`ALIGN`]; the difference of two of them is meaningful across the overflow.
+
+use crate::fault::RingFault;
+
+/// Records start at multiples of this many bytes; their length word takes as many.
+pub(crate) const ALIGN: u64 = 8;
+
+/// Bytes that a record with `len` bytes of content takes in the ring; `None` when the sum
+/// does not fit in 64 bits.
+pub(crate) fn record_bytes(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(ALIGN)?.checked_add(ALIGN)
+}
+
+/// The word of the data area at which `index` lies. `capacity` is a power of two.
+pub(crate) fn data_word(capacity: u64, index: u64) -> usize {
+    ((index & (capacity - 1)) / ALIGN) as usize
+}
+
+/// Bytes in the ring between `tail` and `head`, if the pair is possible.
+pub(crate) fn filled(capacity: u64, head: u64, tail: u64) -> Result<u64, RingFault> {
+    let filled = head.wrapping_sub(tail);
+    if filled > capacity {
+        return Err(RingFault::IndexJump);
+    }
+    if !head.is_multiple_of(ALIGN) || !tail.is_multiple_of(ALIGN) {
+        return Err(RingFault::IndexAlignment);
+    }
+    Ok(filled)
+}
+
+/// What the producer learns from the consumer's `tail`: bytes still in the ring. They can only
+/// have become fewer than the `before` known from the last look.
+pub(crate) fn after_consuming(
+    capacity: u64,
+    head: u64,
+    tail: u64,
+    before: u64,
+) -> Result<u64, RingFault> {
+    let filled = filled(capacity, head, tail)?;
+    if filled > before {
+        Err(RingFault::IndexJump)
+    } else {
+        Ok(filled)
+    }
+}
+
+/// What the consumer learns from the producer's `head`: bytes to read. They can only have become
+/// more than the `before` known from the last look.
+pub(crate) fn after_producing(
+    capacity: u64,
+    head: u64,
+    tail: u64,
+    before: u64,
+) -> Result<u64, RingFault> {
+    let filled = filled(capacity, head, tail)?;
+    if filled < before {
+        Err(RingFault::IndexJump)
+    } else {
+        Ok(filled)
+    }
+}
+
+/// Checks a record's length word against the `available` bytes from its start on (a multiple of
+/// [`ALIGN`]); returns the bytes that the record takes in the ring.
+pub(crate) fn check_record(len: u64, available: u64) -> Result<u64, RingFault> {
+    match record_bytes(len) {
+        Some(bytes) if bytes <= available => Ok(bytes),
+        _ => Err(RingFault::RecordLength),
+    }
+}

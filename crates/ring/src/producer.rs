@@ -1,0 +1,217 @@
+//! The writing end.
+
+use crate::fault::{PushError, RingFault, SetupError};
+use crate::index::{self, ALIGN};
+use crate::layout::{self, DATA_WORD, HEAD_WORD, SLEEP_WORD, TAIL_WORD};
+use crate::memory::RingMemory;
+use crate::sync::{Ordering, fence};
+
+/// The end of a ring that writes records. One process holds it at a time.
+#[derive(Debug)]
+pub struct Producer {
+    memory: RingMemory,
+    capacity: u64,
+    /// Bytes ever produced: ours, only published to the memory.
+    head: u64,
+    /// Bytes in the ring at the last look at the consumer's index, plus what was pushed since.
+    filled: u64,
+    /// The number of the consumer's sleep for which the doorbell was last asked for.
+    rung: u64,
+    fault: Option<RingFault>,
+    /// Private room for [`Producer::reserve`]; grows to the longest record.
+    scratch: Vec<u8>,
+}
+
+impl Producer {
+    /// Makes an empty ring of `capacity` bytes in `memory` and attaches to it. The consumer
+    /// attaches afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`format`](layout::format).
+    pub fn create(memory: RingMemory, capacity: u64) -> Result<Self, SetupError> {
+        layout::format(&memory, capacity)?;
+        Self::attach(memory)
+    }
+
+    /// Attaches to an existing ring at the index that the previous producer published.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] when the memory holds no sound ring.
+    pub fn attach(memory: RingMemory) -> Result<Self, SetupError> {
+        let capacity = layout::check(&memory)?;
+        let head = memory.word(HEAD_WORD).load(Ordering::Relaxed);
+        let tail = memory.word(TAIL_WORD).load(Ordering::Acquire);
+        let filled = index::filled(capacity, head, tail)?;
+        Ok(Self {
+            memory,
+            capacity,
+            head,
+            filled,
+            rung: 0,
+            fault: None,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Bytes of the data area.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The longest record, in bytes, that fits in the empty ring.
+    pub fn max_record(&self) -> usize {
+        (self.capacity - ALIGN) as usize
+    }
+
+    /// The fault that killed the ring, if one did.
+    pub fn fault(&self) -> Option<RingFault> {
+        self.fault
+    }
+
+    /// Appends one record and publishes it.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`]; the ring is then as before.
+    pub fn push(&mut self, record: &[u8]) -> Result<(), PushError> {
+        self.push_parts(&[record])
+    }
+
+    /// Appends one record made of `parts` in order, and publishes it.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`]; the ring is then as before.
+    pub fn push_parts(&mut self, parts: &[&[u8]]) -> Result<(), PushError> {
+        let len = parts
+            .iter()
+            .fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        let bytes = self.make_room(len)?;
+        self.write_word(self.head, len as u64);
+        self.write_parts(self.head.wrapping_add(ALIGN), parts);
+        self.publish(bytes);
+        Ok(())
+    }
+
+    /// Makes room for a record of `len` bytes, to be filled in place and then committed. The
+    /// room is private until then: the peer never sees a half-written record and cannot change
+    /// what the caller reads back. Dropping the reservation takes it back.
+    ///
+    /// # Errors
+    ///
+    /// [`PushError`], as for a push of `len` bytes.
+    pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>, PushError> {
+        self.make_room(len)?;
+        self.scratch.clear();
+        self.scratch.resize(len, 0);
+        Ok(Reservation { producer: self })
+    }
+
+    /// Whether the caller must ring the doorbell now. Ask after one or several pushes; a `true`
+    /// is given once for each sleep of the consumer, so it must be acted on.
+    pub fn needs_doorbell(&mut self) -> bool {
+        // Orders the published head before the look at `sleep`; see the crate's documentation.
+        fence(Ordering::SeqCst);
+        let sleep = self.memory.word(SLEEP_WORD).load(Ordering::Relaxed);
+        let wanted = sleep % 2 == 1 && sleep != self.rung;
+        if wanted {
+            self.rung = sleep;
+        }
+        wanted
+    }
+
+    /// Bytes that a record of `len` takes, once the ring is known to have room for them.
+    fn make_room(&mut self, len: usize) -> Result<u64, PushError> {
+        if let Some(fault) = self.fault {
+            return Err(fault.into());
+        }
+        let bytes = index::record_bytes(len as u64).ok_or(PushError::TooLong)?;
+        if bytes > self.capacity {
+            return Err(PushError::TooLong);
+        }
+        if bytes > self.capacity - self.filled {
+            self.look_at_tail()?;
+        }
+        if bytes > self.capacity - self.filled {
+            Err(PushError::Full)
+        } else {
+            Ok(bytes)
+        }
+    }
+
+    /// Reads the consumer's index, once, and checks it.
+    fn look_at_tail(&mut self) -> Result<(), RingFault> {
+        // Acquire: the consumer's copy out is done before we overwrite what it copied.
+        let tail = self.memory.word(TAIL_WORD).load(Ordering::Acquire);
+        match index::after_consuming(self.capacity, self.head, tail, self.filled) {
+            Ok(filled) => self.filled = filled,
+            Err(fault) => {
+                self.fault = Some(fault);
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, bytes: u64) {
+        self.head = self.head.wrapping_add(bytes);
+        self.filled += bytes;
+        self.memory
+            .word(HEAD_WORD)
+            .store(self.head, Ordering::Release);
+    }
+
+    /// Writes the parts as one stream of words from `at` on, the last word padded with zeros.
+    fn write_parts(&self, mut at: u64, parts: &[&[u8]]) {
+        let mut word = [0u8; 8];
+        let mut fill = 0;
+        for mut part in parts.iter().copied() {
+            while !part.is_empty() {
+                let take = part.len().min(8 - fill);
+                word[fill..fill + take].copy_from_slice(&part[..take]);
+                part = &part[take..];
+                fill += take;
+                if fill == 8 {
+                    self.write_word(at, u64::from_ne_bytes(word));
+                    at = at.wrapping_add(8);
+                    (word, fill) = ([0; 8], 0);
+                }
+            }
+        }
+        if fill > 0 {
+            self.write_word(at, u64::from_ne_bytes(word));
+        }
+    }
+
+    fn write_word(&self, at: u64, value: u64) {
+        let word = DATA_WORD + index::data_word(self.capacity, at);
+        self.memory.word(word).store(value, Ordering::Relaxed);
+    }
+}
+
+/// Room for one record; see [`Producer::reserve`].
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    producer: &'a mut Producer,
+}
+
+impl Reservation<'_> {
+    /// The bytes of the record, zero at first.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.producer.scratch
+    }
+
+    /// Publishes the record. The room was checked by [`Producer::reserve`] and only grows.
+    ///
+    /// # Errors
+    ///
+    /// Only a fault of the ring.
+    pub fn commit(self) -> Result<(), PushError> {
+        let record = std::mem::take(&mut self.producer.scratch);
+        let result = self.producer.push(&record);
+        self.producer.scratch = record;
+        result
+    }
+}
