@@ -1,1 +1,47 @@
 //! End-to-end harness: a running Lasthop, QEMU guests, testpmd.
+//!
+//! Everything started here dies with the test: each process gets a parent-death signal and its own process
+//! group, and is killed when its guard is dropped. On a failed test the guards print the end of each
+//! process's log. Nothing here needs root.
+//!
+//! The harness panics where a test would have to: it is test code, and its callers are `#[test]`s.
+
+pub mod agent;
+pub mod guest;
+pub mod lasthop;
+pub mod paths;
+pub mod proc;
+pub mod process;
+pub mod qmp;
+pub mod testpmd;
+pub mod traffic;
+pub mod wait;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The machine, taken by one test of a file at a time: guests under emulation share two cores badly, and the
+/// times that tests check mean nothing then.
+pub struct Turn {
+    started: Instant,
+    _machine: MutexGuard<'static, ()>,
+}
+
+/// Waits until no other test of this file uses the machine.
+pub fn turn() -> Turn {
+    let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    Turn {
+        started: Instant::now(),
+        _machine: machine,
+    }
+}
+
+impl Turn {
+    /// Says what the test does next, with the time since it began: the last such line before a failure is the
+    /// step that failed.
+    pub fn step(&self, what: &str) {
+        eprintln!("{:6.1} s  {what}", self.started.elapsed().as_secs_f64());
+    }
+}

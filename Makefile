@@ -1,0 +1,37 @@
+# Every command of a working day. `make demo` and `make test` do all their own set-up.
+
+.PHONY: help setup build demo test check unit e2e miri clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## Install what is missing (Debian packages) and build the guest image
+	@scripts/setup
+
+build: ## Build the release binaries: target/release/lasthop and its siblings
+	cargo build --release --package lasthop
+
+demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
+	@scripts/demo
+
+test: setup check unit e2e ## All that CI runs: set-up, format, lints, unit and end-to-end tests
+
+check: ## Format and lints
+	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
+	@if cargo clippy --version >/dev/null 2>&1; then cargo clippy --quiet --workspace --all-targets -- -D warnings; \
+	else echo "note: no clippy here, lints not checked"; fi
+
+unit: ## Unit and property tests: no root, seconds once built
+	cargo test --workspace --exclude lasthop-e2e
+
+e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
+	cargo test --package lasthop-e2e
+
+miri: ## Queue and memory code under Miri (needs a nightly toolchain with miri)
+	@cargo +nightly miri --version >/dev/null 2>&1 || \
+	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
+	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p lasthop-memory -p lasthop-virtio --lib
+
+clean: ## Remove everything that was built, the guest image included
+	cargo clean
+	rm -rf .cache

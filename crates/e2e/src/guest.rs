@@ -1,0 +1,426 @@
+//! Linux guests in QEMU: Debian's cloud kernel, busybox, iperf3, and an agent that runs commands.
+//!
+//! The command line follows what is known to work: `vectors=0` because QEMU 7.2 crashes with vhost-user and
+//! MSI-X under emulation, `no_timer_check` because guests hang at boot now and then without it.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::agent::{Agent, Job};
+use crate::paths;
+use crate::process::{Process, print_end};
+use crate::qmp::Qmp;
+use crate::wait::within;
+
+/// How long a guest may take to come up; emulated guests on a busy machine are slow.
+const BOOT: Duration = Duration::from_secs(60);
+/// How long an ordinary command in a guest may take.
+const COMMAND: Duration = Duration::from_secs(60);
+
+/// What the guest's network card is plugged into.
+#[derive(Debug, Clone)]
+enum Plug {
+    /// A vhost-user socket; `listen` when QEMU listens and the switch dials.
+    VhostUser { socket: PathBuf, listen: bool },
+    /// Another QEMU, without any switch; frames go over a stream socket.
+    BackToBack { socket: PathBuf, listen: bool },
+}
+
+/// A guest to be started.
+#[derive(Debug, Clone)]
+pub struct GuestSpec {
+    name: String,
+    plug: Plug,
+    mac: String,
+    kernel_args: Vec<String>,
+    device_options: Vec<String>,
+    pairs: u32,
+    memory_mib: u32,
+    shared_memory: bool,
+}
+
+impl GuestSpec {
+    fn new(name: &str, plug: Plug) -> GuestSpec {
+        GuestSpec {
+            name: name.to_owned(),
+            plug,
+            mac: mac_of(name),
+            kernel_args: vec!["ipv6.disable=1".to_owned()],
+            device_options: Vec::new(),
+            pairs: 1,
+            memory_mib: 96,
+            shared_memory: true,
+        }
+    }
+
+    /// A guest whose QEMU dials the switch's listening `socket`, and dials again after a disconnect.
+    pub fn dialing(name: &str, socket: PathBuf) -> GuestSpec {
+        GuestSpec::new(
+            name,
+            Plug::VhostUser {
+                socket,
+                listen: false,
+            },
+        )
+    }
+
+    /// A guest whose QEMU listens on `socket`, for a port in the client role.
+    pub fn listening(name: &str, socket: PathBuf) -> GuestSpec {
+        GuestSpec::new(
+            name,
+            Plug::VhostUser {
+                socket,
+                listen: true,
+            },
+        )
+    }
+
+    /// A guest that is connected to another one without a switch. The listening one must be started first.
+    pub fn back_to_back(name: &str, socket: PathBuf, listen: bool) -> GuestSpec {
+        GuestSpec::new(name, Plug::BackToBack { socket, listen })
+    }
+
+    /// The address of `eth0`, with prefix length: `10.0.0.1/24`.
+    pub fn ip(self, address: &str) -> GuestSpec {
+        self.kernel_arg(format!("lasthop.ip={address}"))
+    }
+
+    /// The MTU of `eth0`, offered to the guest through `VIRTIO_NET_F_MTU`.
+    pub fn mtu(self, mtu: u16) -> GuestSpec {
+        self.kernel_arg(format!("lasthop.mtu={mtu}"))
+            .device_option(&format!("host_mtu={mtu}"))
+    }
+
+    /// VLAN sub-interfaces of `eth0`, as `10:10.1.0.1/24,20:10.2.0.1/24`.
+    pub fn vlans(self, vlans: &str) -> GuestSpec {
+        self.kernel_arg(format!("lasthop.vlan={vlans}"))
+    }
+
+    /// The MAC address; by default it is made from the name.
+    pub fn mac(mut self, mac: &str) -> GuestSpec {
+        mac.clone_into(&mut self.mac);
+        self
+    }
+
+    /// Queue pairs; the guest gets as many CPUs, and its driver then uses them all.
+    pub fn pairs(mut self, pairs: u32) -> GuestSpec {
+        self.pairs = pairs;
+        self.device_option("mq=on")
+    }
+
+    /// Packed queues instead of split ones.
+    pub fn packed(self) -> GuestSpec {
+        self.device_option("packed=on")
+    }
+
+    /// No checksum or segmentation offload in either direction.
+    pub fn no_offloads(mut self) -> GuestSpec {
+        let names = [
+            "csum",
+            "gso",
+            "host_tso4",
+            "host_tso6",
+            "host_ecn",
+            "host_ufo",
+        ];
+        let guest_names = [
+            "guest_csum",
+            "guest_tso4",
+            "guest_tso6",
+            "guest_ecn",
+            "guest_ufo",
+        ];
+        self.device_options.extend(
+            names
+                .iter()
+                .chain(&guest_names)
+                .map(|name| format!("{name}=off")),
+        );
+        self
+    }
+
+    /// Memory that only this QEMU can see: a mistake that people make.
+    pub fn private_memory(mut self) -> GuestSpec {
+        self.shared_memory = false;
+        self
+    }
+
+    /// With IPv6, which is off by default because its announcements disturb exact counters.
+    pub fn ipv6(mut self) -> GuestSpec {
+        self.kernel_args.retain(|arg| arg != "ipv6.disable=1");
+        self
+    }
+
+    fn kernel_arg(mut self, arg: String) -> GuestSpec {
+        self.kernel_args.push(arg);
+        self
+    }
+
+    /// An option of QEMU's `virtio-net-pci` device.
+    pub fn device_option(mut self, option: &str) -> GuestSpec {
+        self.device_options.push(option.to_owned());
+        self
+    }
+
+    /// QEMU's arguments; its own sockets and logs are in `folder`.
+    fn arguments(&self, folder: &Path) -> Vec<String> {
+        let path = |name: &str| folder.join(name).display().to_string();
+        let accel = paths::accelerator();
+        let (accel, cpu) = if accel == "kvm" {
+            ("kvm", "host")
+        } else {
+            ("tcg,tb-size=64", "max")
+        };
+        let mut args = words(&format!(
+            "-M q35 -accel {accel} -cpu {cpu} -smp {} -m {}",
+            self.pairs, self.memory_mib
+        ));
+        if self.shared_memory {
+            args.extend(words(&format!(
+                "-object memory-backend-memfd,id=m,size={}M,share=on",
+                self.memory_mib
+            )));
+            args.extend(words("-numa node,memdev=m"));
+        }
+        args.extend(words("-nographic -nodefaults"));
+        args.extend(["-serial".into(), format!("file:{}", path("console"))]);
+        args.extend([
+            "-chardev".into(),
+            format!("socket,id=agent,path={}", path("agent")),
+        ]);
+        args.extend([
+            "-chardev".into(),
+            format!("socket,id=qmp,path={}", path("qmp")),
+        ]);
+        args.extend(words("-serial chardev:agent -mon chardev=qmp,mode=control"));
+        args.extend([
+            "-kernel".into(),
+            paths::cache("vmlinux").display().to_string(),
+        ]);
+        args.extend([
+            "-initrd".into(),
+            paths::cache("guest.gz").display().to_string(),
+        ]);
+        args.extend(["-append".into(), self.kernel_command_line()]);
+        args.extend(self.plug_arguments());
+        args.extend(["-device".into(), self.device()]);
+        args
+    }
+
+    fn kernel_command_line(&self) -> String {
+        let fixed = "console=ttyS0 quiet no_timer_check tsc=reliable panic=-1";
+        format!("{fixed} {}", self.kernel_args.join(" "))
+    }
+
+    fn plug_arguments(&self) -> Vec<String> {
+        match &self.plug {
+            Plug::VhostUser { socket, listen } => {
+                let mode = if *listen { "server=on" } else { "reconnect=1" };
+                let chardev = format!("socket,id=n0,path={},{mode}", socket.display());
+                let netdev = format!("vhost-user,id=net0,chardev=n0,queues={}", self.pairs);
+                vec!["-chardev".into(), chardev, "-netdev".into(), netdev]
+            }
+            Plug::BackToBack { socket, listen } => {
+                let server = if *listen { "on" } else { "off" };
+                let address = format!("addr.type=unix,addr.path={}", socket.display());
+                vec![
+                    "-netdev".into(),
+                    format!("stream,id=net0,server={server},{address}"),
+                ]
+            }
+        }
+    }
+
+    fn device(&self) -> String {
+        let mut device = format!("virtio-net-pci,netdev=net0,mac={},romfile=", self.mac);
+        if paths::accelerator() != "kvm" {
+            device.push_str(",vectors=0");
+        }
+        for option in &self.device_options {
+            device.push(',');
+            device.push_str(option);
+        }
+        device
+    }
+
+    /// Starts QEMU and returns at once: several guests boot side by side. See [`Guest::ready`].
+    pub fn start(self) -> Guest {
+        let folder = tempfile::Builder::new()
+            .prefix("lasthop-guest-")
+            .tempdir()
+            .expect("a temporary folder");
+        let listen = |name| {
+            UnixListener::bind(folder.path().join(name)).expect("a socket in our own folder")
+        };
+        let (agent, qmp) = (listen("agent"), listen("qmp"));
+        let args = self.arguments(folder.path());
+        let log = folder.path().join("qemu.log");
+        let mut process = Process::start(
+            &format!("QEMU {}", self.name),
+            "qemu-system-x86_64",
+            &args,
+            &log,
+        );
+        let agent = Agent::new(accept(&agent, &mut process));
+        let qmp = accept(&qmp, &mut process);
+        Guest {
+            name: self.name,
+            process,
+            agent,
+            qmp: QmpLater::Stream(qmp),
+            folder,
+        }
+    }
+}
+
+/// A locally administered MAC address that belongs to a name.
+fn mac_of(name: &str) -> String {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let [a, b, c, _] = hash.to_be_bytes();
+    format!("52:54:00:{a:02x}:{b:02x}:{c:02x}")
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// QEMU's connection to one of our sockets.
+fn accept(listener: &UnixListener, process: &mut Process) -> UnixStream {
+    listener
+        .set_nonblocking(true)
+        .expect("a socket can be non-blocking");
+    let stream = within(Duration::from_secs(10), || match listener.accept() {
+        Ok((stream, _)) => Some(stream),
+        Err(_) => process
+            .ended()
+            .map(|status| panic!("QEMU ended with {status}: {}", process.output())),
+    });
+    let stream = stream.expect("QEMU connects within ten seconds");
+    stream
+        .set_nonblocking(false)
+        .expect("a socket can be blocking");
+    stream
+}
+
+/// The control connection. QEMU speaks only once it runs: where it waits for the switch, that is later.
+enum QmpLater {
+    Stream(UnixStream),
+    Ready(Qmp),
+    Taken,
+}
+
+/// A running guest; QEMU is killed when it is dropped.
+pub struct Guest {
+    name: String,
+    process: Process,
+    agent: Agent,
+    qmp: QmpLater,
+    folder: TempDir,
+}
+
+impl Guest {
+    /// Waits until the guest has come up.
+    pub fn ready(self) -> Guest {
+        self.wait_boot(1);
+        self
+    }
+
+    fn wait_boot(&self, boot: u32) {
+        assert!(
+            self.agent.ready(boot, BOOT),
+            "guest {} did not come up within {BOOT:?}",
+            self.name
+        );
+    }
+
+    /// Starts a shell command in the guest.
+    pub fn start(&mut self, command: &str) -> Job {
+        self.agent.start(command)
+    }
+
+    /// Runs a shell command in the guest, which must succeed, and gives its output.
+    pub fn run(&mut self, command: &str) -> String {
+        self.start(command).wait(COMMAND)
+    }
+
+    /// Runs a shell command in the guest and gives its exit status.
+    pub fn status(&mut self, command: &str) -> i32 {
+        self.start(command)
+            .outcome(COMMAND)
+            .map_or(-1, |answer| answer.status)
+    }
+
+    /// Resets the guest as a push of the reset button does, and waits until it is up again.
+    pub fn reset(&mut self) {
+        let boots = self.agent.boots();
+        self.control("system_reset", json!({}));
+        self.wait_boot(boots + 1);
+    }
+
+    /// Reboots the guest from inside, its driver being shut down in order, and waits until it is up again.
+    pub fn reboot(&mut self) {
+        let boots = self.agent.boots();
+        drop(self.start("reboot -f"));
+        self.wait_boot(boots + 1);
+    }
+
+    /// Runs a command of QEMU's machine protocol.
+    pub fn control(&mut self, command: &str, arguments: Value) -> Value {
+        self.qmp = match std::mem::replace(&mut self.qmp, QmpLater::Taken) {
+            QmpLater::Stream(stream) => QmpLater::Ready(Qmp::new(stream)),
+            other => other,
+        };
+        let QmpLater::Ready(qmp) = &mut self.qmp else {
+            panic!("no control connection to {}", self.name)
+        };
+        qmp.execute(command, arguments)
+    }
+
+    /// Stops the guest's CPUs; the network card stays plugged.
+    pub fn pause(&mut self) {
+        self.control("stop", json!({}));
+    }
+
+    /// Lets a paused guest go on.
+    pub fn resume(&mut self) {
+        self.control("cont", json!({}));
+    }
+
+    /// `kill -9` of QEMU.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Asks QEMU to end, as an operator does, and waits for it.
+    pub fn quit(&mut self) -> ExitStatus {
+        self.process.signal(Signal::TERM);
+        self.process
+            .end(Duration::from_secs(10))
+            .expect("QEMU ends on SIGTERM")
+    }
+
+    /// What QEMU itself has printed: its complaints about the back end, among others.
+    pub fn qemu_output(&self) -> String {
+        self.process.output()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let console = std::fs::read(self.folder.path().join("console")).unwrap_or_default();
+            print_end(
+                &format!("{}'s console", self.name),
+                &String::from_utf8_lossy(&console),
+            );
+        }
+    }
+}

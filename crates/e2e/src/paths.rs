@@ -1,0 +1,67 @@
+//! Where things are: the repository, the guest image, Lasthop's binaries.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        root.canonicalize()
+            .expect("the repository is where this crate was built")
+    })
+}
+
+/// A file that `scripts/setup` made.
+pub fn cache(name: &str) -> PathBuf {
+    let path = root().join(".cache").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: run scripts/setup first",
+        path.display()
+    );
+    path
+}
+
+/// The accelerator for guests on this machine, `kvm` or `tcg`, as `scripts/accel` finds out.
+pub fn accelerator() -> &'static str {
+    static ACCELERATOR: OnceLock<String> = OnceLock::new();
+    ACCELERATOR.get_or_init(|| {
+        let answer = Command::new(root().join("scripts/accel"))
+            .output()
+            .expect("scripts/accel runs");
+        assert!(
+            answer.status.success(),
+            "scripts/accel: {}",
+            String::from_utf8_lossy(&answer.stderr)
+        );
+        String::from_utf8_lossy(&answer.stdout).trim().to_owned()
+    })
+}
+
+/// One of Lasthop's binaries. They come from `LASTHOP_BIN` when that is set, else from the release build, which
+/// is brought up to date first: a test must not run yesterday's switch.
+pub fn binary(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| match std::env::var_os("LASTHOP_BIN") {
+        Some(folder) => folder.into(),
+        None => build(),
+    });
+    folder.join(name)
+}
+
+fn build() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--release", "--quiet", "--package", "lasthop"])
+        .current_dir(root());
+    assert!(
+        cargo.status().expect("cargo runs").success(),
+        "the release build failed"
+    );
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    target.join("release")
+}

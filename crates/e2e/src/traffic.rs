@@ -1,0 +1,150 @@
+//! Traffic between guests, with the tools that people use: ping and iperf3.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::agent::Job;
+use crate::guest::Guest;
+
+/// What a ping counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ping {
+    /// Requests sent.
+    pub sent: u32,
+    /// Replies received.
+    pub received: u32,
+}
+
+impl Ping {
+    /// Requests without a reply.
+    pub fn lost(&self) -> u32 {
+        self.sent.saturating_sub(self.received)
+    }
+
+    /// Reads the summary that busybox's ping prints.
+    fn parse(output: &str) -> Ping {
+        let number = |before: &str| {
+            let text = output.lines().find_map(|line| line.split_once(before))?.0;
+            text.rsplit([' ', ','])
+                .find(|word| !word.is_empty())?
+                .parse()
+                .ok()
+        };
+        let (sent, received) = (number(" packets transmitted"), number(" packets received"));
+        let (Some(sent), Some(received)) = (sent, received) else {
+            panic!("no summary from ping: {output}")
+        };
+        Ping { sent, received }
+    }
+}
+
+/// Whether one host answers another: a few tries, because the first may be spent on learning.
+pub fn reachable(guest: &mut Guest, address: &str) -> bool {
+    guest.status(&format!(
+        "ping -c 1 -W 2 {address} || ping -c 1 -W 2 {address}"
+    )) == 0
+}
+
+/// A ping that runs in the background, a hundred requests a second.
+pub struct PingRun {
+    job: Job,
+}
+
+impl PingRun {
+    /// Starts `count` requests to `address`.
+    pub fn start(guest: &mut Guest, address: &str, count: u32) -> PingRun {
+        PingRun {
+            job: guest.start(&format!("ping -q -i 0.01 -c {count} -W 2 {address}; true")),
+        }
+    }
+
+    /// Waits for the end.
+    pub fn wait(self) -> Ping {
+        Ping::parse(&self.job.wait(Duration::from_secs(90)))
+    }
+}
+
+/// `count` requests, a hundred a second, to their end.
+pub fn ping(guest: &mut Guest, address: &str, count: u32) -> Ping {
+    PingRun::start(guest, address, count).wait()
+}
+
+/// Starts iperf3's server in a guest; it serves one client after the other until the guest ends.
+pub fn serve_iperf(guest: &mut Guest) {
+    guest.run("iperf3 -s -D");
+    guest.run("for i in 1 2 3 4 5 6 7 8 9 10; do netstat -ltn | grep -q :5201 && exit; sleep 0.2; done; exit 1");
+}
+
+/// What an iperf3 client reported.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Iperf {
+    /// What arrived, in bits a second.
+    pub bits_per_second: f64,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// TCP segments that were sent again.
+    pub retransmits: u64,
+}
+
+/// An iperf3 client that runs in the background.
+pub struct IperfRun {
+    job: Job,
+    seconds: u32,
+}
+
+impl IperfRun {
+    /// Starts a TCP client towards `address`, with more of iperf3's options in `options`.
+    pub fn start(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> IperfRun {
+        let command =
+            format!("iperf3 -c {address} -t {seconds} -i 0 -J --connect-timeout 3000 {options}");
+        IperfRun {
+            job: guest.start(&command),
+            seconds,
+        }
+    }
+
+    /// Waits for the client's report. Panics when it failed.
+    pub fn wait(self) -> Iperf {
+        let limit = Duration::from_secs(u64::from(self.seconds) + 45);
+        let output = self.job.wait(limit);
+        let report: Value =
+            serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"));
+        let end = &report["end"];
+        Iperf {
+            bits_per_second: end["sum_received"]["bits_per_second"]
+                .as_f64()
+                .unwrap_or_default(),
+            bytes: end["sum_received"]["bytes"].as_u64().unwrap_or_default(),
+            retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or_default(),
+        }
+    }
+
+    /// Gives the run up: whatever it reports is not wanted.
+    pub fn abandon(self) {}
+}
+
+/// A TCP run to its end.
+pub fn iperf(guest: &mut Guest, address: &str, seconds: u32, options: &str) -> Iperf {
+    IperfRun::start(guest, address, seconds, options).wait()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_summary_is_read() {
+        let output = "PING 10.0.0.2 (10.0.0.2): 56 data bytes\n\n--- 10.0.0.2 ping statistics ---\n\
+                      300 packets transmitted, 299 packets received, 0% packet loss\n";
+        let ping = Ping::parse(output);
+        assert_eq!(
+            ping,
+            Ping {
+                sent: 300,
+                received: 299
+            }
+        );
+        assert_eq!(ping.lost(), 1);
+    }
+}
