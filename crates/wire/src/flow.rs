@@ -1,0 +1,320 @@
+//! The flow key: what a cached decision may depend on, in 64 bytes.
+//!
+//! ```text
+//! word  bits 63..48        47..32            31..16     15..0
+//!  0    EtherType          VLAN (1)          ingress port
+//!  1    TOS | protocol     destination address (48)
+//!  2    TCP flags, ICMP    source address (48)
+//!  3    0                  state (2)         l4 dst     l4 src
+//! 4,5   source IP: word 4 the low 64 bits (IPv4 the low 32), word 5 the high
+//! 6,7   destination IP, likewise
+//! (1) 0x1000 with a tag, low 12 bits its VLAN; the priority is no part of a flow   (2) [`KeyState`]
+//! ```
+//! ARP fills the IP words with the sender's and target's addresses and the protocol byte with the
+//! operation (255 for those above).
+
+use crate::{
+    EtherType, MacAddr,
+    packet::{Fragment, L3, Parsed},
+};
+
+mod hash;
+mod mask;
+mod text;
+
+pub use mask::FlowMask;
+
+/// Bytes of a key or mask.
+pub const KEY_LEN: usize = 64;
+/// Set in the VLAN half-word when the frame has a tag.
+pub const VLAN_PRESENT: u16 = 0x1000;
+
+bitflags::bitflags! {
+    /// What is known about the upper layers, so that a zero field is not taken for a value.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct KeyState: u16 {
+        /// A piece of a larger datagram.
+        const FRAGMENT = 1;
+        /// A piece without the transport header: ports are zero.
+        const LATER_FRAGMENT = 2;
+        /// IP or ARP that contradicts itself: everything above Ethernet is zero.
+        const L3_MALFORMED = 4;
+        /// A transport header that could not be read: ports are zero.
+        const L4_UNKNOWN = 8;
+    }
+}
+
+/// A bit field within the eight words.
+#[derive(Clone, Copy)]
+struct Field {
+    word: usize,
+    shift: u32,
+    /// The field's bits, shifted down.
+    ones: u64,
+}
+
+impl Field {
+    const fn new(word: usize, shift: u32, bits: u32) -> Self {
+        Self {
+            word,
+            shift,
+            ones: u64::MAX >> (64 - bits),
+        }
+    }
+
+    #[inline]
+    const fn get(self, words: &[u64; 8]) -> u64 {
+        (words[self.word] >> self.shift) & self.ones
+    }
+
+    #[inline]
+    const fn put(self, words: &mut [u64; 8], v: u64) {
+        words[self.word] &= !(self.ones << self.shift);
+        words[self.word] |= (v & self.ones) << self.shift;
+    }
+}
+
+const IN_PORT: Field = Field::new(0, 0, 32);
+const VLAN: Field = Field::new(0, 32, 16);
+const ETHERTYPE: Field = Field::new(0, 48, 16);
+const DMAC: Field = Field::new(1, 0, 48);
+const PROTO: Field = Field::new(1, 48, 8);
+const TOS: Field = Field::new(1, 56, 8);
+const SMAC: Field = Field::new(2, 0, 48);
+const L4_FLAGS: Field = Field::new(2, 48, 16);
+const L4_SRC: Field = Field::new(3, 0, 16);
+const L4_DST: Field = Field::new(3, 16, 16);
+const STATE: Field = Field::new(3, 32, 16);
+/// First word of the source address; the next holds its high half.
+const SRC_IP: usize = 4;
+/// First word of the destination address.
+const DST_IP: usize = 6;
+
+/// What a cached decision may depend on; one cache line. See the module for the layout.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct FlowKey([u64; 8]);
+
+const _: () = assert!(size_of::<FlowKey>() == KEY_LEN && align_of::<FlowKey>() == KEY_LEN);
+
+impl FlowKey {
+    /// The key of a parsed frame that came in by `in_port`.
+    #[inline]
+    pub fn new(in_port: u32, p: &Parsed) -> Self {
+        let (src_ip, dst_ip, proto, tos) = network(p);
+        let vlan = p.vlan.map_or(0, |t| VLAN_PRESENT | (t.vid & 0xfff));
+        Self([
+            u64::from(in_port) | u64::from(vlan) << 32 | u64::from(p.ethertype.0) << 48,
+            p.dst.to_u64() | u64::from(proto) << 48 | u64::from(tos) << 56,
+            p.src.to_u64() | u64::from(p.l4_flags) << 48,
+            u64::from(p.src_port) | u64::from(p.dst_port) << 16 | u64::from(state(p).bits()) << 32,
+            src_ip as u64,
+            (src_ip >> 64) as u64,
+            dst_ip as u64,
+            (dst_ip >> 64) as u64,
+        ])
+    }
+
+    /// Ingress port.
+    #[inline]
+    pub const fn in_port(&self) -> u32 {
+        IN_PORT.get(&self.0) as u32
+    }
+
+    /// VLAN of the outer tag; `None` without a tag, `Some(0)` for a priority tag.
+    #[inline]
+    pub const fn vlan(&self) -> Option<u16> {
+        let bits = VLAN.get(&self.0) as u16;
+        if bits & VLAN_PRESENT != 0 {
+            Some(bits & 0xfff)
+        } else {
+            None
+        }
+    }
+
+    /// Type after the outer tag.
+    #[inline]
+    pub const fn ethertype(&self) -> EtherType {
+        EtherType(ETHERTYPE.get(&self.0) as u16)
+    }
+
+    /// Destination address.
+    #[inline]
+    pub const fn dmac(&self) -> MacAddr {
+        MacAddr::from_u64(DMAC.get(&self.0))
+    }
+
+    /// Source address.
+    #[inline]
+    pub const fn smac(&self) -> MacAddr {
+        MacAddr::from_u64(SMAC.get(&self.0))
+    }
+
+    /// IP protocol, or the ARP operation.
+    #[inline]
+    pub const fn ip_proto(&self) -> u8 {
+        PROTO.get(&self.0) as u8
+    }
+
+    /// Type of service or traffic class.
+    #[inline]
+    pub const fn tos(&self) -> u8 {
+        TOS.get(&self.0) as u8
+    }
+
+    /// TCP flags, or ICMP `type << 8 | code`.
+    #[inline]
+    pub const fn l4_flags(&self) -> u16 {
+        L4_FLAGS.get(&self.0) as u16
+    }
+
+    /// TCP or UDP source port.
+    #[inline]
+    pub const fn l4_src(&self) -> u16 {
+        L4_SRC.get(&self.0) as u16
+    }
+
+    /// TCP or UDP destination port.
+    #[inline]
+    pub const fn l4_dst(&self) -> u16 {
+        L4_DST.get(&self.0) as u16
+    }
+
+    /// What is known about the upper layers.
+    #[inline]
+    pub const fn state(&self) -> KeyState {
+        KeyState::from_bits_truncate(STATE.get(&self.0) as u16)
+    }
+
+    /// Source IP address as a number; IPv4 in the low 32 bits.
+    #[inline]
+    pub const fn src_ip(&self) -> u128 {
+        self.0[SRC_IP] as u128 | (self.0[SRC_IP + 1] as u128) << 64
+    }
+
+    /// Destination IP address as a number; IPv4 in the low 32 bits.
+    #[inline]
+    pub const fn dst_ip(&self) -> u128 {
+        self.0[DST_IP] as u128 | (self.0[DST_IP + 1] as u128) << 64
+    }
+
+    /// The same key from another port.
+    #[must_use]
+    #[inline]
+    pub const fn with_in_port(mut self, port: u32) -> Self {
+        IN_PORT.put(&mut self.0, port as u64);
+        self
+    }
+
+    /// The same key in another VLAN, or untagged.
+    #[must_use]
+    #[inline]
+    pub const fn with_vlan(mut self, vid: Option<u16>) -> Self {
+        let bits = match vid {
+            Some(v) => VLAN_PRESENT | (v & 0xfff),
+            None => 0,
+        };
+        VLAN.put(&mut self.0, bits as u64);
+        self
+    }
+
+    /// The same key with another destination address.
+    #[must_use]
+    #[inline]
+    pub const fn with_dmac(mut self, mac: MacAddr) -> Self {
+        DMAC.put(&mut self.0, mac.to_u64());
+        self
+    }
+
+    /// The same key with another source address.
+    #[must_use]
+    #[inline]
+    pub const fn with_smac(mut self, mac: MacAddr) -> Self {
+        SMAC.put(&mut self.0, mac.to_u64());
+        self
+    }
+
+    /// The key with every bit outside `mask` zero.
+    #[must_use]
+    #[inline]
+    pub fn masked(&self, mask: &FlowMask) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & mask.words()[i]))
+    }
+
+    /// A keyed hash. Guests choose keys, so `seed` must be secret and random; one hash serves all
+    /// tables, take different bits of it.
+    #[inline]
+    pub fn hash(&self, seed: u64) -> u64 {
+        hash::hash(&self.0, seed)
+    }
+
+    /// The eight words.
+    #[inline]
+    pub const fn words(&self) -> &[u64; 8] {
+        &self.0
+    }
+
+    /// The words in order, each little-endian.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
+        words_to_bytes(&self.0)
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) gave.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
+        Self(words_from_bytes(bytes))
+    }
+}
+
+fn words_to_bytes(words: &[u64; 8]) -> [u8; KEY_LEN] {
+    let mut out = [0; KEY_LEN];
+    for (chunk, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+    out
+}
+
+fn words_from_bytes(bytes: &[u8; KEY_LEN]) -> [u64; 8] {
+    let chunks = bytes.as_chunks::<8>().0;
+    std::array::from_fn(|i| u64::from_le_bytes(chunks[i]))
+}
+
+/// Source and destination address, protocol and type of service.
+#[inline]
+fn network(p: &Parsed) -> (u128, u128, u8, u8) {
+    match p.l3 {
+        L3::V4 { src, dst, tos } => (src.to_bits().into(), dst.to_bits().into(), p.l4_proto, tos),
+        L3::V6 { src, dst, tos, .. } => (src.to_bits(), dst.to_bits(), p.l4_proto, tos),
+        L3::Arp {
+            operation,
+            sender_ip,
+            target_ip,
+            ..
+        } => {
+            let op = u8::try_from(operation).unwrap_or(u8::MAX);
+            (
+                sender_ip.to_bits().into(),
+                target_ip.to_bits().into(),
+                op,
+                0,
+            )
+        }
+        L3::Other | L3::Malformed => (0, 0, 0, 0),
+    }
+}
+
+#[inline]
+fn state(p: &Parsed) -> KeyState {
+    let mut s = match p.fragment {
+        Fragment::No => KeyState::empty(),
+        Fragment::First => KeyState::FRAGMENT,
+        Fragment::Later => KeyState::FRAGMENT.union(KeyState::LATER_FRAGMENT),
+    };
+    s.set(KeyState::L3_MALFORMED, p.l3 == L3::Malformed);
+    s.set(KeyState::L4_UNKNOWN, p.l4_unknown());
+    s
+}
+
+#[cfg(test)]
+mod tests;

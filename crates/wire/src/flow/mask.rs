@@ -1,0 +1,147 @@
+//! Which bits of a key a decision looked at.
+
+use super::*;
+
+/// Which bits of a [`FlowKey`] count; the same layout. Starts empty and grows by `with_…`.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct FlowMask([u64; 8]);
+
+const _: () = assert!(size_of::<FlowMask>() == KEY_LEN);
+
+impl FlowMask {
+    /// Every bit counts.
+    pub const EXACT: Self = Self([u64::MAX; 8]);
+    /// No bit counts.
+    pub const NONE: Self = Self([0; 8]);
+
+    const fn with(mut self, field: Field) -> Self {
+        field.put(&mut self.0, field.ones);
+        self
+    }
+
+    /// The ingress port counts.
+    #[must_use]
+    pub const fn with_in_port(self) -> Self {
+        self.with(IN_PORT)
+    }
+
+    /// The VLAN, and whether there is a tag, counts.
+    #[must_use]
+    pub const fn with_vlan(self) -> Self {
+        self.with(VLAN)
+    }
+
+    /// The EtherType counts.
+    #[must_use]
+    pub const fn with_ethertype(self) -> Self {
+        self.with(ETHERTYPE)
+    }
+
+    /// The destination address counts.
+    #[must_use]
+    pub const fn with_dmac(self) -> Self {
+        self.with(DMAC)
+    }
+
+    /// The source address counts.
+    #[must_use]
+    pub const fn with_smac(self) -> Self {
+        self.with(SMAC)
+    }
+
+    /// The IP protocol or ARP operation counts.
+    #[must_use]
+    pub const fn with_ip_proto(self) -> Self {
+        self.with(PROTO)
+    }
+
+    /// The type of service counts.
+    #[must_use]
+    pub const fn with_tos(self) -> Self {
+        self.with(TOS)
+    }
+
+    /// TCP flags, or ICMP type and code, count.
+    #[must_use]
+    pub const fn with_l4_flags(self) -> Self {
+        self.with(L4_FLAGS)
+    }
+
+    /// The source port counts. Take [`with_state`](Self::with_state) too, to tell port zero from no port.
+    #[must_use]
+    pub const fn with_l4_src(self) -> Self {
+        self.with(L4_SRC)
+    }
+
+    /// The destination port counts. Take [`with_state`](Self::with_state) too, to tell port zero from no port.
+    #[must_use]
+    pub const fn with_l4_dst(self) -> Self {
+        self.with(L4_DST)
+    }
+
+    /// The state bits (fragment, malformed, unknown) count.
+    #[must_use]
+    pub const fn with_state(self) -> Self {
+        self.with(STATE)
+    }
+
+    /// The whole source IP address counts.
+    #[must_use]
+    pub const fn with_src_ip(self) -> Self {
+        self.with_src_ip_bits(u128::MAX)
+    }
+
+    /// The whole destination IP address counts.
+    #[must_use]
+    pub const fn with_dst_ip(self) -> Self {
+        self.with_dst_ip_bits(u128::MAX)
+    }
+
+    /// These bits of the source IP address count too (IPv4: the low 32).
+    #[must_use]
+    pub const fn with_src_ip_bits(self, bits: u128) -> Self {
+        self.with_ip_bits(SRC_IP, bits)
+    }
+
+    /// These bits of the destination IP address count too (IPv4: the low 32).
+    #[must_use]
+    pub const fn with_dst_ip_bits(self, bits: u128) -> Self {
+        self.with_ip_bits(DST_IP, bits)
+    }
+
+    const fn with_ip_bits(mut self, word: usize, bits: u128) -> Self {
+        self.0[word] |= bits as u64;
+        self.0[word + 1] |= (bits >> 64) as u64;
+        self
+    }
+
+    /// What either mask counts.
+    #[must_use]
+    pub fn union(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+
+    /// Whether this mask counts every bit that `other` does.
+    pub fn covers(&self, other: &Self) -> bool {
+        (0..8).all(|i| self.0[i] & other.0[i] == other.0[i])
+    }
+
+    /// The eight words.
+    #[inline]
+    pub const fn words(&self) -> &[u64; 8] {
+        &self.0
+    }
+
+    /// The words in order, each little-endian.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
+        words_to_bytes(&self.0)
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) gave.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
+        Self(words_from_bytes(bytes))
+    }
+}

@@ -1,0 +1,217 @@
+use super::*;
+use crate::{
+    VlanTci,
+    build::{PacketBuilder, TcpFields},
+};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+fn key(b: &PacketBuilder) -> FlowKey {
+    let frame = b.build();
+    FlowKey::new(7, &Parsed::parse(&frame, frame.len()))
+}
+
+fn tcp4() -> PacketBuilder {
+    let tcp = TcpFields {
+        src_port: 1000,
+        dst_port: 80,
+        flags: 0x12,
+        ..TcpFields::default()
+    };
+    PacketBuilder::new(A, B)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+        .tos(0x28)
+        .tcp(tcp)
+}
+
+fn any_key() -> impl Strategy<Value = FlowKey> {
+    any::<[u64; 8]>().prop_map(FlowKey)
+}
+
+#[test]
+fn fields_come_back() {
+    let k = key(&tcp4().vlan(VlanTci {
+        pcp: 7,
+        dei: true,
+        vid: 0xfff,
+    }));
+    assert_eq!(
+        (k.in_port(), k.vlan(), k.ethertype()),
+        (7, Some(0xfff), EtherType::IPV4)
+    );
+    assert_eq!((k.smac(), k.dmac(), k.ip_proto(), k.tos()), (A, B, 6, 0x28));
+    assert_eq!(
+        (k.l4_src(), k.l4_dst(), k.l4_flags(), k.state()),
+        (1000, 80, 0x12, KeyState::empty())
+    );
+    assert_eq!((k.src_ip(), k.dst_ip()), (0x0a00_0001, 0x0a00_0002));
+}
+
+#[test]
+fn priority_is_no_part_of_a_flow_but_a_priority_tag_is() {
+    let tagged = |pcp| {
+        key(&tcp4().vlan(VlanTci {
+            pcp,
+            dei: false,
+            vid: 5,
+        }))
+    };
+    assert_eq!(tagged(0), tagged(7));
+    let priority_tag = key(&tcp4().vlan(VlanTci::new(0)));
+    assert_eq!((priority_tag.vlan(), key(&tcp4()).vlan()), (Some(0), None));
+    assert_ne!(priority_tag, key(&tcp4()));
+}
+
+#[test]
+fn ipv6_addresses_fill_both_words() {
+    let (src, dst) = (
+        "fe80::1".parse::<std::net::Ipv6Addr>().unwrap(),
+        "ff02::2".parse::<std::net::Ipv6Addr>().unwrap(),
+    );
+    let k = key(&PacketBuilder::new(A, B).ipv6(src, dst).udp(1, 2));
+    assert_eq!((k.src_ip(), k.dst_ip()), (src.to_bits(), dst.to_bits()));
+    assert_eq!((k.words()[4], k.words()[5]), (1, 0xfe80 << 48));
+}
+
+#[test]
+fn states_tell_zero_from_unknown() {
+    let v4 = || PacketBuilder::new(A, B).ipv4([1, 1, 1, 1], [2, 2, 2, 2]);
+    let known = key(&v4().udp(0, 0));
+    let unknown = key(&v4().protocol(17).payload(&[0; 4]));
+    let later = key(&v4().fragment(1, false).udp(9, 9));
+    assert_eq!(known.state(), KeyState::empty());
+    assert_eq!(unknown.state(), KeyState::L4_UNKNOWN);
+    assert_eq!(later.state(), KeyState::FRAGMENT | KeyState::LATER_FRAGMENT);
+    assert_eq!(
+        key(&v4().fragment(0, true).udp(9, 9)).state(),
+        KeyState::FRAGMENT
+    );
+    let malformed = key(&PacketBuilder::new(A, B)
+        .ethertype(EtherType::IPV4)
+        .payload(&[0; 40]));
+    assert_eq!(
+        (malformed.state(), malformed.src_ip()),
+        (KeyState::L3_MALFORMED, 0)
+    );
+}
+
+#[test]
+fn arp_shows_its_addresses() {
+    let k =
+        key(&PacketBuilder::new(A, MacAddr::BROADCAST).arp_request([10, 0, 0, 1], [10, 0, 0, 2]));
+    assert_eq!(
+        (k.ip_proto(), k.src_ip(), k.dst_ip()),
+        (1, 0x0a00_0001, 0x0a00_0002)
+    );
+}
+
+#[test]
+fn text_is_for_people() {
+    let text = format!("{:?}", key(&tcp4().vlan(VlanTci::new(5))));
+    for part in [
+        "in_port: 7",
+        "vlan: 5",
+        "ethertype: ipv4",
+        "smac: 02:00:00:00:00:01",
+        "src_ip: 10.0.0.1",
+        "l4_dst: 80",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let mask = FlowMask::NONE
+        .with_in_port()
+        .with_dmac()
+        .with_src_ip_bits(0xffff_ff00);
+    assert_eq!(format!("{mask:?}"), "{in_port, dmac, src_ip&0xffffff00}");
+    assert_eq!(format!("{:?}", FlowMask::EXACT), "FlowMask(exact)");
+}
+
+#[test]
+fn all_fields_together_leave_only_the_reserved_bits() {
+    let all = FlowMask::NONE
+        .with_in_port()
+        .with_vlan()
+        .with_ethertype()
+        .with_dmac()
+        .with_smac()
+        .with_ip_proto()
+        .with_tos()
+        .with_l4_flags()
+        .with_l4_src()
+        .with_l4_dst()
+        .with_state()
+        .with_src_ip()
+        .with_dst_ip();
+    let mut expected = [u64::MAX; 8];
+    expected[3] >>= 16;
+    assert_eq!(*all.words(), expected);
+}
+
+#[test]
+fn hash_spreads_keys_that_differ_in_one_field() {
+    let base = key(&tcp4());
+    let mut low = HashSet::new();
+    for port in 0..4096 {
+        low.insert(base.with_in_port(port).hash(1) & 0xffff);
+    }
+    // 4096 balls in 65536 bins leave about 3970 bins hit.
+    assert!(low.len() > 3900, "{}", low.len());
+}
+
+#[test]
+fn hash_does_not_leave_a_word_out() {
+    for seed in [0, 1, u64::MAX] {
+        for word in 0..8 {
+            let hashes: HashSet<u64> = (0..64)
+                .map(|bit| {
+                    let mut w = [0; 8];
+                    w[word] = 1u64 << bit;
+                    FlowKey(w).hash(seed)
+                })
+                .collect();
+            assert_eq!(hashes.len(), 64, "seed {seed} word {word}");
+        }
+    }
+}
+
+#[test]
+fn hash_flips_half_of_its_bits() {
+    let base = key(&tcp4());
+    let mut flipped = 0u32;
+    for bit in 0..512 {
+        let mut w = base.0;
+        w[bit / 64] ^= 1 << (bit % 64);
+        flipped += (FlowKey(w).hash(42) ^ base.hash(42)).count_ones();
+    }
+    let mean = f64::from(flipped) / 512.0;
+    assert!((30.0..34.0).contains(&mean), "{mean}");
+}
+
+proptest! {
+    #[test]
+    fn bytes_round_trip(k in any_key()) {
+        prop_assert_eq!(FlowKey::from_bytes(&k.to_bytes()), k);
+        prop_assert_eq!(&k.to_bytes()[..4], &k.in_port().to_le_bytes());
+        let mask = FlowMask::from_bytes(&k.to_bytes());
+        prop_assert_eq!(mask.to_bytes(), k.to_bytes());
+    }
+
+    #[test]
+    fn masking(k in any_key(), m in any_key(), n in any_key()) {
+        let (m, n) = (FlowMask::from_bytes(&m.to_bytes()), FlowMask::from_bytes(&n.to_bytes()));
+        prop_assert_eq!(k.masked(&FlowMask::EXACT), k);
+        prop_assert_eq!(k.masked(&FlowMask::NONE), FlowKey::default());
+        prop_assert_eq!(k.masked(&m).masked(&m), k.masked(&m));
+        prop_assert!(m.union(&n).covers(&m) && m.union(&n).covers(&n));
+        prop_assert_eq!(k.masked(&m.union(&n)).masked(&m), k.masked(&m));
+    }
+
+    #[test]
+    fn the_seed_matters(k in any_key(), a: u64, b: u64) {
+        prop_assume!(a != b);
+        prop_assert_ne!(k.hash(a), k.hash(b));
+    }
+}

@@ -1,0 +1,189 @@
+//! IPv6 header view and the bounded walk over extension headers (RFC 8200).
+
+use crate::{
+    WireError,
+    bytes::{array, be16, be32},
+};
+use std::net::Ipv6Addr;
+
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 40;
+/// Extension headers followed before the walk gives up. RFC 8200 section 4.1 recommends no chain longer than six.
+pub const MAX_EXTENSIONS: usize = 8;
+
+/// Hop-by-hop options.
+const HOP_BY_HOP: u8 = 0;
+/// Routing header.
+const ROUTING: u8 = 43;
+/// Fragment header.
+const FRAGMENT: u8 = 44;
+/// Destination options.
+const DEST_OPTS: u8 = 60;
+
+/// A checked fixed header; what follows may be cut short by the snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv6View<'a> {
+    fixed: &'a [u8; HEADER_LEN],
+    rest: &'a [u8],
+}
+
+/// Where the walk over the extension headers ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extensions {
+    /// Protocol at the end: the upper layer's, or the extension header that could not be followed.
+    pub protocol: u8,
+    /// Bytes of fixed and extension headers walked.
+    pub len: usize,
+    /// Whether `protocol` is the upper layer and begins at `len`.
+    pub complete: bool,
+    /// Fragment offset in units of eight bytes and the more-fragments bit, with a fragment header.
+    pub fragment: Option<(u16, bool)>,
+    /// Whether there is a routing header: the checksum's destination is then not the header's (section 8.1).
+    pub routing: bool,
+}
+
+impl<'a> Ipv6View<'a> {
+    /// A view of the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] or [`WireError::Version`].
+    #[inline]
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
+        if fixed[0] >> 4 != 6 {
+            return Err(WireError::Version);
+        }
+        Ok(Self { fixed, rest })
+    }
+
+    /// Traffic class: DSCP and ECN.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        (be16(self.fixed, 0) >> 4) as u8
+    }
+
+    /// Flow label, 20 bits.
+    #[inline]
+    pub fn flow_label(&self) -> u32 {
+        be32(self.fixed, 0) & 0xf_ffff
+    }
+
+    /// Bytes after the fixed header.
+    #[inline]
+    pub fn payload_len(&self) -> u16 {
+        be16(self.fixed, 4)
+    }
+
+    /// Protocol number of the first header after the fixed one.
+    #[inline]
+    pub fn next_header(&self) -> u8 {
+        self.fixed[6]
+    }
+
+    /// Hop limit.
+    #[inline]
+    pub fn hop_limit(&self) -> u8 {
+        self.fixed[7]
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src(&self) -> Ipv6Addr {
+        Ipv6Addr::from(array::<40, 16>(self.fixed, 8))
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn dst(&self) -> Ipv6Addr {
+        Ipv6Addr::from(array::<40, 16>(self.fixed, 24))
+    }
+
+    /// What is present of the payload: neither past the payload length nor past the bytes given.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.rest[..self.rest.len().min(self.payload_len() as usize)]
+    }
+
+    /// Follows hop-by-hop, routing, fragment and destination-option headers, at most
+    /// [`MAX_EXTENSIONS`] of them. A later fragment ends the walk: what follows is payload.
+    ///
+    /// # Errors
+    /// [`WireError::Length`] when an extension header runs past the datagram, or for a second fragment header.
+    #[inline]
+    pub fn extensions(&self) -> Result<Extensions, WireError> {
+        let mut walk = Extensions {
+            protocol: self.next_header(),
+            len: HEADER_LEN,
+            ..Extensions::default()
+        };
+        for _ in 0..MAX_EXTENSIONS {
+            if !is_extension(walk.protocol) {
+                walk.complete = true;
+                return Ok(walk);
+            }
+            match self.step(&mut walk)? {
+                Step::On => {}
+                Step::LaterFragment => {
+                    walk.complete = true;
+                    return Ok(walk);
+                }
+                Step::OutOfSight => return Ok(walk),
+            }
+        }
+        walk.complete = !is_extension(walk.protocol);
+        Ok(walk)
+    }
+
+    /// Follows one extension header.
+    fn step(&self, walk: &mut Extensions) -> Result<Step, WireError> {
+        let at = walk.len - HEADER_LEN;
+        let left = (self.payload_len() as usize).saturating_sub(at);
+        if left < 8 {
+            return Err(WireError::Length);
+        }
+        let Some(head) = self.payload().get(at..).and_then(|b| b.first_chunk::<8>()) else {
+            return Ok(Step::OutOfSight);
+        };
+        if walk.protocol == FRAGMENT {
+            return fragment_step(walk, head);
+        }
+        let len = (usize::from(head[1]) + 1) * 8;
+        if len > left {
+            return Err(WireError::Length);
+        }
+        if len > self.payload().len() - at {
+            return Ok(Step::OutOfSight);
+        }
+        walk.routing |= walk.protocol == ROUTING;
+        walk.protocol = head[0];
+        walk.len += len;
+        Ok(Step::On)
+    }
+}
+
+enum Step {
+    On,
+    LaterFragment,
+    /// The header lies beyond the snapshot.
+    OutOfSight,
+}
+
+fn fragment_step(walk: &mut Extensions, head: &[u8; 8]) -> Result<Step, WireError> {
+    if walk.fragment.is_some() {
+        return Err(WireError::Length);
+    }
+    let bits = be16(head, 2);
+    walk.fragment = Some((bits >> 3, bits & 1 != 0));
+    walk.protocol = head[0];
+    walk.len += 8;
+    Ok(if bits >> 3 != 0 {
+        Step::LaterFragment
+    } else {
+        Step::On
+    })
+}
+
+#[inline]
+fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DEST_OPTS)
+}

@@ -1,0 +1,100 @@
+//! TCP header view (RFC 9293).
+
+use crate::{
+    WireError,
+    bytes::{be16, be32},
+};
+
+/// Bytes of a header without options.
+pub const HEADER_LEN: usize = 20;
+/// IP protocol number.
+pub const PROTOCOL: u8 = 6;
+/// Offset of the checksum field.
+pub const CHECKSUM_OFFSET: usize = 16;
+
+/// No more data from the sender.
+pub const FIN: u16 = 0x01;
+/// Opens a connection.
+pub const SYN: u16 = 0x02;
+/// Push.
+pub const PSH: u16 = 0x08;
+/// The acknowledgement number counts.
+pub const ACK: u16 = 0x10;
+/// Congestion window reduced (RFC 3168).
+pub const CWR: u16 = 0x80;
+
+/// A checked TCP header with all of its options present.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpView<'a> {
+    fixed: &'a [u8; HEADER_LEN],
+    rest: &'a [u8],
+}
+
+impl<'a> TcpView<'a> {
+    /// A view of the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`], or [`WireError::Length`] for a data offset below five.
+    #[inline]
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
+        let view = Self { fixed, rest };
+        if view.header_len() < HEADER_LEN {
+            return Err(WireError::Length);
+        }
+        if bytes.len() < view.header_len() {
+            return Err(WireError::Truncated);
+        }
+        Ok(view)
+    }
+
+    /// Source port.
+    #[inline]
+    pub fn src_port(&self) -> u16 {
+        be16(self.fixed, 0)
+    }
+
+    /// Destination port.
+    #[inline]
+    pub fn dst_port(&self) -> u16 {
+        be16(self.fixed, 2)
+    }
+
+    /// Sequence number.
+    #[inline]
+    pub fn seq(&self) -> u32 {
+        be32(self.fixed, 4)
+    }
+
+    /// Acknowledgement number.
+    #[inline]
+    pub fn ack(&self) -> u32 {
+        be32(self.fixed, 8)
+    }
+
+    /// Bytes of header with options, 20 to 60.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.fixed[12] >> 4) * 4
+    }
+
+    /// The 12 bits after the data offset: control bits and the reserved ones.
+    #[inline]
+    pub fn flags(&self) -> u16 {
+        be16(self.fixed, 12) & 0x0fff
+    }
+
+    /// The checksum as found; the view does not verify it.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.fixed, CHECKSUM_OFFSET)
+    }
+
+    /// What is present after the header.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.rest
+            .get(self.header_len() - HEADER_LEN..)
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,59 @@
+//! UDP header view (RFC 768).
+
+use crate::{WireError, bytes::be16};
+
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 8;
+/// IP protocol number.
+pub const PROTOCOL: u8 = 17;
+/// Offset of the checksum field.
+pub const CHECKSUM_OFFSET: usize = 6;
+
+/// A UDP header that is all there.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpView<'a> {
+    fixed: &'a [u8; HEADER_LEN],
+    rest: &'a [u8],
+}
+
+impl<'a> UdpView<'a> {
+    /// A view of the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`].
+    #[inline]
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (fixed, rest) = bytes.split_first_chunk().ok_or(WireError::Truncated)?;
+        Ok(Self { fixed, rest })
+    }
+
+    /// Source port.
+    #[inline]
+    pub fn src_port(&self) -> u16 {
+        be16(self.fixed, 0)
+    }
+
+    /// Destination port.
+    #[inline]
+    pub fn dst_port(&self) -> u16 {
+        be16(self.fixed, 2)
+    }
+
+    /// Bytes of header and payload as the header claims; the view does not verify it.
+    #[inline]
+    pub fn length(&self) -> u16 {
+        be16(self.fixed, 4)
+    }
+
+    /// The checksum as found; zero means none over IPv4.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.fixed, CHECKSUM_OFFSET)
+    }
+
+    /// What is present after the header.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        self.rest
+    }
+}

@@ -1,0 +1,249 @@
+//! The 802.1Q tag, and the header copy that tags are put into and taken out of.
+
+use crate::{
+    EtherType, SNAPSHOT,
+    ethernet::{HEADER_LEN, TAG_LEN},
+};
+use std::fmt;
+
+/// Bytes before the first header byte of a fresh [`HeaderBuf`]: room for two tags.
+pub const HEADROOM: usize = 8;
+/// Most bytes [`HeaderBuf::fill`] takes.
+pub const CAP: usize = SNAPSHOT;
+/// Bytes of the two addresses before the tag.
+const ADDRESSES: usize = 12;
+
+/// Tag control information of an 802.1Q tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VlanTci {
+    /// Priority, 0 to 7; higher bits are ignored.
+    pub pcp: u8,
+    /// Drop eligible.
+    pub dei: bool,
+    /// VLAN identifier, 0 to 4095; 0 is a priority tag, 4095 is reserved; higher bits are ignored.
+    pub vid: u16,
+}
+
+impl VlanTci {
+    /// A tag of VLAN `vid` with priority zero.
+    #[inline]
+    pub const fn new(vid: u16) -> Self {
+        Self {
+            pcp: 0,
+            dei: false,
+            vid: vid & 0xfff,
+        }
+    }
+
+    /// From the 16 bits on the wire.
+    #[inline]
+    pub const fn from_bits(v: u16) -> Self {
+        Self {
+            pcp: (v >> 13) as u8,
+            dei: v & 0x1000 != 0,
+            vid: v & 0xfff,
+        }
+    }
+
+    /// The 16 bits on the wire.
+    #[inline]
+    pub const fn to_bits(self) -> u16 {
+        ((self.pcp as u16) << 13) | ((self.dei as u16) << 12) | (self.vid & 0xfff)
+    }
+
+    /// The same priority in another VLAN.
+    #[inline]
+    pub const fn with_vid(self, vid: u16) -> Self {
+        Self {
+            vid: vid & 0xfff,
+            ..self
+        }
+    }
+}
+
+/// A private copy of a frame's first bytes, with room in front for tags.
+///
+/// ```text
+/// bytes:  | headroom | headers          | unused |
+///         0          start              start+len   200
+/// ```
+/// Pushing and popping move the two addresses; nothing behind the tag moves. Offsets into the
+/// frame that the caller keeps (`csum_start`, `l3_offset`) shift by [`TAG_LEN`].
+#[derive(Clone)]
+pub struct HeaderBuf {
+    bytes: [u8; HEADROOM + CAP],
+    /// At most `HEADROOM + TAG_LEN * tags popped`, and `start + len <= bytes.len()`.
+    start: u16,
+    len: u16,
+}
+
+impl Default for HeaderBuf {
+    fn default() -> Self {
+        Self {
+            bytes: [0; HEADROOM + CAP],
+            start: HEADROOM as u16,
+            len: 0,
+        }
+    }
+}
+
+impl HeaderBuf {
+    /// Makes room for `n` header bytes (at most [`CAP`]; the slice is shorter when more are asked
+    /// for) and gives them to be written. Earlier contents show until they are.
+    #[inline]
+    pub fn fill(&mut self, n: usize) -> &mut [u8] {
+        self.start = HEADROOM as u16;
+        self.len = n.min(CAP) as u16;
+        self.as_mut_slice()
+    }
+
+    /// The header bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.range()]
+    }
+
+    /// The header bytes, to be changed.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let range = self.range();
+        &mut self.bytes[range]
+    }
+
+    /// Number of header bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing was filled in.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Keeps the first `n` bytes; nothing when there are fewer.
+    #[inline]
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n.min(CAP + HEADROOM) as u16);
+    }
+
+    #[inline]
+    fn range(&self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..start + self.len as usize
+    }
+
+    /// The outer 802.1Q tag.
+    #[inline]
+    pub fn vlan(&self) -> Option<VlanTci> {
+        let head = self.as_slice().first_chunk::<{ HEADER_LEN + TAG_LEN }>()?;
+        let tagged = head[ADDRESSES..HEADER_LEN] == EtherType::VLAN.0.to_be_bytes();
+        tagged.then(|| VlanTci::from_bits(u16::from_be_bytes([head[14], head[15]])))
+    }
+
+    /// Puts a tag before whatever follows the addresses. False, with nothing changed, when the
+    /// headroom is used up or there is no whole Ethernet header.
+    #[inline]
+    pub fn push_vlan(&mut self, tci: VlanTci) -> bool {
+        if (self.start as usize) < TAG_LEN || self.len() < HEADER_LEN {
+            return false;
+        }
+        let old = self.start as usize;
+        self.start -= TAG_LEN as u16;
+        self.len += TAG_LEN as u16;
+        self.bytes.copy_within(old..old + ADDRESSES, old - TAG_LEN);
+        let tag = self.as_mut_slice();
+        tag[ADDRESSES..HEADER_LEN].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
+        tag[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&tci.to_bits().to_be_bytes());
+        true
+    }
+
+    /// Takes the outer tag out.
+    #[inline]
+    pub fn pop_vlan(&mut self) -> Option<VlanTci> {
+        let tci = self.vlan()?;
+        let old = self.start as usize;
+        self.bytes.copy_within(old..old + ADDRESSES, old + TAG_LEN);
+        self.start += TAG_LEN as u16;
+        self.len -= TAG_LEN as u16;
+        Some(tci)
+    }
+
+    /// Rewrites the outer tag and gives the one before it; `None`, with nothing changed, without a tag.
+    #[inline]
+    pub fn set_vlan(&mut self, tci: VlanTci) -> Option<VlanTci> {
+        let old = self.vlan()?;
+        self.as_mut_slice()[HEADER_LEN..HEADER_LEN + 2]
+            .copy_from_slice(&tci.to_bits().to_be_bytes());
+        Some(old)
+    }
+}
+
+impl fmt::Debug for HeaderBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HeaderBuf({:02x?})", self.as_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(n: usize) -> HeaderBuf {
+        let mut h = HeaderBuf::default();
+        for (i, b) in h.fill(n).iter_mut().enumerate() {
+            *b = i as u8;
+        }
+        h
+    }
+
+    #[test]
+    fn push_then_pop_restores_the_frame() {
+        let mut h = filled(CAP);
+        let before = h.as_slice().to_vec();
+        let tci = VlanTci {
+            pcp: 3,
+            dei: true,
+            vid: 0xabc,
+        };
+        assert!(h.push_vlan(tci));
+        assert_eq!(
+            &h.as_slice()[..18],
+            &[
+                0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0x81, 0, 0x7a, 0xbc, 12, 13
+            ]
+        );
+        assert_eq!(h.set_vlan(tci.with_vid(7)), Some(tci));
+        assert_eq!(h.pop_vlan(), Some(VlanTci { vid: 7, ..tci }));
+        assert_eq!(h.as_slice(), before);
+        assert_eq!(h.pop_vlan(), None);
+    }
+
+    #[test]
+    fn headroom_ends_and_runts_stay_as_they_are() {
+        let mut h = filled(60);
+        assert!(
+            h.push_vlan(VlanTci::new(1))
+                && h.push_vlan(VlanTci::new(2))
+                && !h.push_vlan(VlanTci::new(3))
+        );
+        assert_eq!((h.len(), h.vlan()), (68, Some(VlanTci::new(2))));
+        let mut runt = filled(13);
+        assert!(!runt.push_vlan(VlanTci::new(1)));
+        let mut tagged_runt = filled(17);
+        tagged_runt.as_mut_slice()[12..14].copy_from_slice(&[0x81, 0]);
+        assert_eq!((tagged_runt.pop_vlan(), tagged_runt.len()), (None, 17));
+    }
+
+    #[test]
+    fn fill_is_clamped_and_starts_over() {
+        let mut h = filled(CAP);
+        h.push_vlan(VlanTci::new(1));
+        assert_eq!(h.fill(usize::MAX).len(), CAP);
+        h.truncate(20);
+        assert_eq!(h.as_slice().len(), 20);
+        assert_eq!(h.fill(0).len(), 0);
+        assert!(h.is_empty());
+    }
+}
