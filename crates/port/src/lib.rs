@@ -1,1 +1,140 @@
-//! The Port trait, batches of frames, drop reasons, counters and decorators.
+//! What the switch sees of an attachment point, whatever stands behind it: a [`Port`] that frames are
+//! taken from and delivered to, [`Batch`]es of leased frames, the names of all drops, and counters.
+//!
+//! Ports compose: [`decorate::Capture`] and [`decorate::Faulty`] wrap any port; [`null::NullPort`] and
+//! [`loopback::LoopbackPort`] need no guest. Policy and sessions are not known here.
+
+mod batch;
+pub mod counters;
+pub mod decorate;
+mod drops;
+pub mod loopback;
+pub mod null;
+
+#[cfg(test)]
+mod tests;
+
+pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload};
+pub use drops::{DropReason, REASONS};
+
+use wire::segment::GsoKind;
+
+/// Names one port for as long as it exists: an index that control hands out, below
+/// [`counters::MAX_PORTS`].
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+pub struct PortId(pub u32);
+
+/// A checksum that the sender left to be completed: the 16-bit field at `start + offset` holds the
+/// pseudo header's sum (virtio 1.3, 5.1.6.2, `VIRTIO_NET_HDR_F_NEEDS_CSUM`). Bytes from the frame's start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartialChecksum {
+    /// Where summing starts.
+    pub start: u16,
+    /// Where the field lies, from `start`.
+    pub offset: u16,
+}
+
+/// A frame that stands for several: the receiver, or the switch for it, cuts it into segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gso {
+    /// What is cut, and how its headers change.
+    pub kind: GsoKind,
+    /// Payload bytes of a segment.
+    pub size: u16,
+    /// The TCP header carries CWR, which belongs to the first segment alone (RFC 3168).
+    pub ecn: bool,
+    /// Bytes of all headers, Ethernet to TCP or UDP: set by the switch from its own parsing, never
+    /// believed from a sender.
+    pub header_len: u16,
+}
+
+/// Work that the sender left to the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Offload {
+    /// A checksum to complete.
+    pub checksum: Option<PartialChecksum>,
+    /// A segmentation to do; always comes with `checksum`.
+    pub gso: Option<Gso>,
+}
+
+/// Which of a sender's [`Offload`]s a receiver takes over as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Accepts {
+    /// Frames with a [`PartialChecksum`].
+    pub checksum: bool,
+    /// TCP over IPv4 larger than the link's MTU.
+    pub tso4: bool,
+    /// TCP over IPv6 larger than the link's MTU.
+    pub tso6: bool,
+    /// Such TCP frames with CWR set.
+    pub ecn: bool,
+    /// UDP over IPv4 to be cut into datagrams.
+    pub uso4: bool,
+    /// UDP over IPv6 to be cut into datagrams.
+    pub uso6: bool,
+}
+
+impl Accepts {
+    /// Everything.
+    pub const ALL: Accepts = Accepts {
+        checksum: true,
+        tso4: true,
+        tso6: true,
+        ecn: true,
+        uso4: true,
+        uso6: true,
+    };
+
+    /// Whether a frame with this work left can be delivered as it is.
+    #[inline]
+    #[must_use]
+    pub fn takes(self, offload: &Offload) -> bool {
+        let Some(gso) = offload.gso else {
+            return self.checksum || offload.checksum.is_none();
+        };
+        let kind = match gso.kind {
+            GsoKind::Tcp4 => self.tso4,
+            GsoKind::Tcp6 => self.tso6,
+            GsoKind::Udp4 => self.uso4,
+            GsoKind::Udp6 => self.uso6,
+        };
+        self.checksum && kind && (self.ecn || !gso.ecn)
+    }
+}
+
+/// An attachment point with one or more queue pairs. The worker that owns a queue pair is the only one
+/// to call; every method is bounded and none blocks.
+pub trait Port {
+    /// Queue pairs that frames may come from or go to now; 0 while nobody is attached.
+    fn pairs(&self) -> u16;
+
+    /// What the port takes over from senders.
+    fn accepts(&self) -> Accepts;
+
+    /// Longest IP packet that goes to this port, bytes: its MTU.
+    fn mtu(&self) -> u32 {
+        u32::from(u16::MAX)
+    }
+
+    /// Leases up to [`BATCH`] waiting frames of `pair` into the empty `batch`. Frames that are wrong in
+    /// themselves are dropped here, by name, through [`Batch::drop_taken`].
+    fn take(&mut self, pair: u16, batch: &mut Batch);
+
+    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers.
+    fn release(&mut self, pair: u16);
+
+    /// Copies one frame into the receiver's memory.
+    ///
+    /// # Errors
+    /// The name of the drop: no room, too large, not attached.
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
+
+    /// Makes what was delivered to `pair` visible and notifies the receiver when it wants that.
+    fn flush(&mut self, pair: u16);
+
+    /// Asks to be notified of new frames on `pair` (`true`), or not to be (`false`). Returns whether
+    /// frames are waiting already, in which case there may be no notification for them.
+    fn arm(&mut self, pair: u16, on: bool) -> bool;
+}

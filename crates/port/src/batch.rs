@@ -1,0 +1,279 @@
+//! A batch of frames leased from one queue pair.
+
+use std::ops::Range;
+
+use memory::Segment;
+use memory::copy::Cursor;
+use wire::vlan::{CAP, HeaderBuf};
+
+use crate::counters::Traffic;
+use crate::{DropReason, Offload, REASONS};
+
+/// Frames in a batch at most.
+pub const BATCH: usize = 64;
+
+/// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
+pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
+
+/// The bytes of a frame behind its private headers; they stay in their sender's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    segments: &'a [Segment],
+    skip: u32,
+    len: u32,
+}
+
+impl<'a> Payload<'a> {
+    /// `len` bytes from the one at `skip` of `segments`.
+    ///
+    /// # Safety
+    /// The memory behind the segments stays mapped for `'a`.
+    #[must_use]
+    pub unsafe fn new(segments: &'a [Segment], skip: u32, len: u32) -> Self {
+        Self {
+            segments,
+            skip,
+            len,
+        }
+    }
+
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Payload<'static> {
+        Payload {
+            segments: &[],
+            skip: 0,
+            len: 0,
+        }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // emptiness is of no interest to anyone
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The `len` bytes from `offset`; cut where the payload ends.
+    #[must_use]
+    pub fn slice(&self, offset: u32, len: u32) -> Payload<'a> {
+        let offset = offset.min(self.len);
+        Payload {
+            segments: self.segments,
+            skip: self.skip + offset,
+            len: len.min(self.len - offset),
+        }
+    }
+
+    /// A cursor at the first byte. It may run on behind `len`; readers ask for no more than that.
+    #[inline]
+    #[must_use]
+    pub fn cursor(&self) -> Cursor<'a> {
+        // SAFETY: `Payload::new`'s caller keeps the memory mapped for 'a.
+        let mut cursor = unsafe { Cursor::new(self.segments) };
+        cursor.skip(self.skip);
+        cursor
+    }
+
+    /// Copies everything to the end of `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        let before = out.len();
+        out.resize(before + self.len as usize, 0);
+        self.cursor().read(&mut out[before..]);
+    }
+}
+
+/// A frame as a receiver gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The checked, private first bytes.
+    pub headers: &'a [u8],
+    /// The rest, in the sender's memory.
+    pub payload: Payload<'a>,
+    /// What the receiver has to do itself.
+    pub offload: Offload,
+}
+
+impl Outgoing<'_> {
+    /// Length in bytes.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    pub fn len(&self) -> u32 {
+        self.headers.len() as u32 + self.payload.len()
+    }
+
+    /// The whole frame in private memory, for slow paths and tests.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.headers.to_vec();
+        self.payload.append_to(&mut bytes);
+        bytes
+    }
+}
+
+/// One leased frame.
+#[derive(Debug, Default)]
+pub struct Frame {
+    /// A private copy of the first bytes, made once; what is checked here is what is delivered.
+    pub headers: HeaderBuf,
+    /// Work left to the receiver.
+    pub offload: Offload,
+    segments: Range<u32>,
+    /// Bytes of the segments that come before the payload.
+    skip: u32,
+    payload_len: u32,
+}
+
+impl Frame {
+    /// Length in bytes, as taken.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    pub fn len(&self) -> u32 {
+        self.headers.as_slice().len() as u32 + self.payload_len
+    }
+}
+
+/// Frames leased from one queue pair, with the arena of segments that they point into. Reused from batch
+/// to batch: nothing is allocated once it has grown.
+#[derive(Debug)]
+pub struct Batch {
+    frames: Box<[Frame]>,
+    len: usize,
+    segments: Vec<Segment>,
+    taken: Traffic,
+    drops: [u32; REASONS.len()],
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            frames: std::iter::repeat_with(Frame::default).take(BATCH).collect(),
+            len: 0,
+            segments: Vec::with_capacity(4 * BATCH),
+            taken: Traffic::default(),
+            drops: [0; REASONS.len()],
+        }
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.segments.clear();
+        self.taken = Traffic::default();
+        self.drops = [0; REASONS.len()];
+    }
+
+    /// Whether another frame has room.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len == BATCH
+    }
+
+    /// Whether nothing at all was taken, not even a frame that was dropped.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.taken.packets == 0
+    }
+
+    /// The arena, for ports to append a frame's segments to before [`Batch::push`].
+    #[inline]
+    pub fn segments_mut(&mut self) -> &mut Vec<Segment> {
+        &mut self.segments
+    }
+
+    /// Reads the first bytes of a frame's segments, without taking them as part of the frame: the
+    /// virtio header.
+    ///
+    /// # Safety
+    /// The memory behind the segments in `range` is mapped.
+    #[inline]
+    pub unsafe fn peek(&self, range: &Range<u32>, out: &mut [u8]) -> usize {
+        let segments = &self.segments[range.start as usize..range.end as usize];
+        // SAFETY: passed on to our caller.
+        unsafe { Cursor::new(segments) }.read(out)
+    }
+
+    /// Adds a frame of `len` bytes that starts `skip` bytes into the segments of `range`. The headers
+    /// are copied now, once.
+    ///
+    /// # Safety
+    /// The memory behind these segments stays mapped until the batch is cleared or dropped, and they
+    /// hold at least `skip + len` bytes.
+    ///
+    /// # Panics
+    /// When the batch is full.
+    #[inline]
+    pub unsafe fn push(&mut self, range: Range<u32>, skip: u32, len: u32, offload: Offload) {
+        let frame = &mut self.frames[self.len];
+        let segments = &self.segments[range.start as usize..range.end as usize];
+        let snapshot = frame.headers.fill((len as usize).min(CAP));
+        // SAFETY: passed on to our caller.
+        let mut cursor = unsafe { Cursor::new(segments) };
+        cursor.skip(skip);
+        cursor.read(snapshot);
+        let held = snapshot.len() as u32;
+        frame.offload = offload;
+        frame.segments = range;
+        frame.skip = skip + held;
+        frame.payload_len = len - held;
+        self.len += 1;
+        self.count_taken(len);
+    }
+
+    /// Notes a frame that was taken and dropped at once.
+    pub fn drop_taken(&mut self, reason: DropReason, len: u32) {
+        self.drops[reason as usize] += 1;
+        self.count_taken(len);
+    }
+
+    #[inline]
+    fn count_taken(&mut self, len: u32) {
+        self.taken.packets += 1;
+        self.taken.bytes += u64::from(len);
+    }
+
+    /// Everything taken, dropped frames included.
+    #[must_use]
+    pub fn taken(&self) -> Traffic {
+        self.taken
+    }
+
+    /// The drops noted while taking.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        REASONS
+            .iter()
+            .map(|&r| (r, u64::from(self.drops[r as usize])))
+            .filter(|&(_, n)| n > 0)
+    }
+
+    /// The frames.
+    #[inline]
+    #[must_use]
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames[..self.len]
+    }
+
+    /// A frame's private headers, to be changed, with its payload.
+    #[inline]
+    pub fn split(&mut self, index: usize) -> (&mut HeaderBuf, Payload<'_>, Offload) {
+        let frame = &mut self.frames[..self.len][index];
+        let range = frame.segments.start as usize..frame.segments.end as usize;
+        let payload = Payload {
+            segments: &self.segments[range],
+            skip: frame.skip,
+            len: frame.payload_len,
+        };
+        (&mut frame.headers, payload, frame.offload)
+    }
+}

@@ -1,0 +1,65 @@
+//! Names for every drop.
+
+/// One row a reason: variant, stable text, what it means to an operator.
+macro_rules! drop_reasons {
+    ($($variant:ident $text:literal $help:literal)*) => {
+        /// Why a frame was not delivered. The texts are stable; the numbers are an index into the
+        /// counters, so new reasons go to the end.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $help] $variant,)*
+        }
+
+        /// All reasons, in the order of their counters.
+        pub const REASONS: &[DropReason] = &[$(DropReason::$variant),*];
+
+        impl DropReason {
+            /// The stable name, as statistics show it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $text,)* }
+            }
+
+            /// One sentence for people.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(DropReason::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    // Counted at the port that sent the frame.
+    Runt "runt" "The frame is shorter than an Ethernet header."
+    Oversize "oversize" "The frame is longer than any port takes."
+    BadHeader "bad-header" "The virtio header is not a legal one, or asks for an offload that was not negotiated."
+    BadOffload "bad-offload" "The offload asked for does not fit the packet's own headers."
+    QueueDisabled "queue-disabled" "The guest sent on a queue that it had disabled."
+    VlanNotAllowed "vlan-not-allowed" "A tagged frame came from an access port."
+    VlanUnknown "vlan-unknown" "The port carries no segment with this VLAN, or none for untagged frames."
+    BadSource "bad-source" "The source address is a group address or zero."
+    LinkLocal "link-local" "The destination is reserved for the link itself (802.1D) and never forwarded."
+    MacClaim "mac-claim" "The source address belongs to another port that still uses it."
+    Reflection "reflection" "The destination lies behind the port that the frame came from."
+    NoReceiver "no-receiver" "The segment has no other port."
+    UpcallFull "upcall-full" "Too many frames of this port already wait for a decision."
+    UpcallTimeout "upcall-timeout" "No decision came in time."
+    // Counted at the port that the frame was for.
+    ReceiverFull "receiver-full" "The receiver had no free buffer."
+    ReceiverDown "receiver-down" "No guest is attached to the receiving port, or its queue is stopped."
+    BufferTooSmall "buffer-too-small" "The receiver's buffer is smaller than the frame, and it takes no merged buffers."
+    ExceedsMtu "exceeds-mtu" "The frame is longer than the receiving port's MTU."
+    FaultInjected "fault-injected" "A test port dropped it on purpose."
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// The counters hold this many slots a port; see `counters`.
+const _: () = assert!(REASONS.len() <= crate::counters::DROP_SLOTS);

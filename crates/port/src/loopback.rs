@@ -1,0 +1,100 @@
+//! A port that sends back what it gets, or what a test puts into it.
+
+use std::collections::VecDeque;
+
+use memory::Segment;
+
+use crate::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Offload, Outgoing, Port};
+
+/// Frames held at most.
+const DEPTH: usize = 1024;
+
+/// A queue of private frames: what is delivered comes out of [`Port::take`] again. With `echo` off,
+/// delivered frames wait in [`LoopbackPort::delivered`] instead.
+#[derive(Debug)]
+pub struct LoopbackPort {
+    /// Frames that [`Port::take`] will lease.
+    pub waiting: VecDeque<(Vec<u8>, Offload)>,
+    /// Frames that arrived while `echo` was off.
+    pub delivered: Vec<(Vec<u8>, Offload)>,
+    /// What it takes over.
+    pub accepts: Accepts,
+    /// Whether delivered frames go to `waiting`.
+    pub echo: bool,
+    leased: Vec<Vec<u8>>,
+}
+
+impl LoopbackPort {
+    /// An empty port that takes every offload.
+    #[must_use]
+    pub fn new(echo: bool) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            delivered: Vec::new(),
+            accepts: Accepts::ALL,
+            echo,
+            leased: Vec::with_capacity(BATCH),
+        }
+    }
+}
+
+impl Port for LoopbackPort {
+    fn pairs(&self) -> u16 {
+        1
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    fn take(&mut self, _pair: u16, batch: &mut Batch) {
+        while !batch.is_full() {
+            let Some((mut bytes, offload)) = self.waiting.pop_front() else {
+                return;
+            };
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            if len < 14 {
+                batch.drop_taken(DropReason::Runt, len);
+                continue;
+            }
+            if len > MAX_FRAME {
+                batch.drop_taken(DropReason::Oversize, len);
+                continue;
+            }
+            let arena = batch.segments_mut();
+            let start = arena.len() as u32;
+            arena.push(Segment {
+                ptr: bytes.as_mut_ptr(),
+                len,
+                gpa: 0,
+            });
+            self.leased.push(bytes);
+            // SAFETY: the bytes' heap block moves with its owner into `leased` and stays until `release`,
+            // before which the batch is not read again.
+            unsafe { batch.push(start..start + 1, 0, len, offload) };
+        }
+    }
+
+    fn release(&mut self, _pair: u16) {
+        self.leased.clear();
+    }
+
+    fn deliver(&mut self, _pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        if self.waiting.len() + self.delivered.len() >= DEPTH {
+            return Err(DropReason::ReceiverFull);
+        }
+        let copy = (frame.to_vec(), frame.offload);
+        if self.echo {
+            self.waiting.push_back(copy);
+        } else {
+            self.delivered.push(copy);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, _pair: u16) {}
+
+    fn arm(&mut self, _pair: u16, _on: bool) -> bool {
+        !self.waiting.is_empty()
+    }
+}

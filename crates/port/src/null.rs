@@ -1,0 +1,35 @@
+//! A port that swallows everything and sends nothing: the switch's cost without a receiver.
+
+use crate::{Accepts, Batch, DropReason, Outgoing, Port};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct NullPort {
+    /// Frames swallowed so far.
+    pub swallowed: u64,
+}
+
+impl Port for NullPort {
+    fn pairs(&self) -> u16 {
+        1
+    }
+
+    fn accepts(&self) -> Accepts {
+        Accepts::ALL
+    }
+
+    fn take(&mut self, _pair: u16, _batch: &mut Batch) {}
+
+    fn release(&mut self, _pair: u16) {}
+
+    fn deliver(&mut self, _pair: u16, _frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        self.swallowed += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self, _pair: u16) {}
+
+    fn arm(&mut self, _pair: u16, _on: bool) -> bool {
+        false
+    }
+}

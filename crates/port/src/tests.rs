@@ -1,0 +1,211 @@
+use super::*;
+use crate::counters::{Counters, PortCounts, Traffic};
+use crate::decorate::{Capture, Faulty};
+use crate::loopback::LoopbackPort;
+
+fn frame(len: usize) -> Vec<u8> {
+    (0..len).map(|i| i as u8).collect()
+}
+
+fn take_all(port: &mut impl Port) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new();
+    port.take(0, &mut batch);
+    let frames = (0..batch.frames().len())
+        .map(|i| {
+            let (headers, payload, offload) = batch.split(i);
+            Outgoing {
+                headers: headers.as_slice(),
+                payload,
+                offload,
+            }
+            .to_vec()
+        })
+        .collect();
+    port.release(0);
+    frames
+}
+
+#[test]
+fn a_frame_comes_out_as_it_went_in_whatever_its_length() {
+    for len in [14, 60, 191, 192, 193, 1514, 65_553] {
+        let mut port = LoopbackPort::new(true);
+        port.waiting.push_back((frame(len), Offload::default()));
+        assert_eq!(take_all(&mut port), [frame(len)], "length {len}");
+    }
+}
+
+#[test]
+fn runts_and_giants_are_dropped_by_name() {
+    let mut port = LoopbackPort::new(true);
+    for len in [13, 14, 65_553, 65_554] {
+        port.waiting.push_back((frame(len), Offload::default()));
+    }
+    let mut batch = Batch::new();
+    port.take(0, &mut batch);
+    assert_eq!(batch.frames().len(), 2);
+    assert_eq!(batch.taken().packets, 4, "drops were taken too");
+    let drops: Vec<_> = batch.drops().collect();
+    assert_eq!(drops, [(DropReason::Runt, 1), (DropReason::Oversize, 1)]);
+}
+
+#[test]
+fn a_batch_is_never_longer_than_64() {
+    let mut port = LoopbackPort::new(true);
+    for _ in 0..100 {
+        port.waiting.push_back((frame(60), Offload::default()));
+    }
+    assert_eq!(take_all(&mut port).len(), BATCH);
+    assert_eq!(take_all(&mut port).len(), 100 - BATCH);
+}
+
+#[test]
+fn names_of_drops_are_unique_and_their_order_is_the_counters() {
+    let mut names: Vec<_> = REASONS.iter().map(|r| r.name()).collect();
+    for (index, reason) in REASONS.iter().enumerate() {
+        assert_eq!(*reason as usize, index);
+        assert!(!reason.help().is_empty());
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), REASONS.len());
+}
+
+#[test]
+fn counters_are_per_port_and_shared_between_mappings() {
+    let fd = rustix::fs::memfd_create("counters", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, counters::SIZE).unwrap();
+    let (writer, reader) = (Counters::map(&fd).unwrap(), Counters::map(&fd).unwrap());
+    let last = PortId(counters::MAX_PORTS as u32 - 1);
+    writer.add_from(
+        last,
+        Traffic {
+            packets: 2,
+            bytes: 120,
+        },
+    );
+    writer.add_to(
+        PortId(0),
+        Traffic {
+            packets: 1,
+            bytes: 60,
+        },
+    );
+    writer.add_drops(last, DropReason::FaultInjected, 3);
+    let counts = reader.read(last);
+    assert_eq!(
+        counts.from_guest,
+        Traffic {
+            packets: 2,
+            bytes: 120
+        }
+    );
+    assert_eq!(counts.to_guest, Traffic::default());
+    assert_eq!(counts.dropped(DropReason::FaultInjected), 3);
+    assert_eq!(counts.drops.iter().sum::<u64>(), 3);
+    assert_eq!(reader.read(PortId(0)).to_guest.bytes, 60);
+    writer.clear(last);
+    assert_eq!(
+        reader.read(last),
+        PortCounts {
+            drops: vec![0; REASONS.len()],
+            ..Default::default()
+        }
+    );
+    assert_eq!(reader.read(PortId(0)).to_guest.packets, 1);
+}
+
+#[test]
+fn offloads_are_taken_only_whole() {
+    let checksum = Some(PartialChecksum {
+        start: 34,
+        offset: 16,
+    });
+    let tso = |kind, ecn| Offload {
+        checksum,
+        gso: Some(Gso {
+            kind,
+            size: 1448,
+            ecn,
+            header_len: 0,
+        }),
+    };
+    let plain = Accepts {
+        checksum: true,
+        tso4: true,
+        ..Accepts::default()
+    };
+    assert!(plain.takes(&Offload::default()));
+    assert!(plain.takes(&Offload {
+        checksum,
+        gso: None
+    }));
+    assert!(plain.takes(&tso(GsoKind::Tcp4, false)));
+    assert!(!plain.takes(&tso(GsoKind::Tcp4, true)), "CWR needs ECN");
+    assert!(!plain.takes(&tso(GsoKind::Tcp6, false)));
+    assert!(!plain.takes(&tso(GsoKind::Udp4, false)));
+    assert!(!Accepts::default().takes(&Offload {
+        checksum,
+        gso: None
+    }));
+    let no_checksum = Accepts {
+        checksum: false,
+        ..Accepts::ALL
+    };
+    assert!(
+        !no_checksum.takes(&tso(GsoKind::Tcp4, false)),
+        "segments carry checksums"
+    );
+}
+
+#[test]
+fn a_faulty_port_loses_every_nth_frame() {
+    let mut port = Faulty::new(LoopbackPort::new(false), 3);
+    let bytes = frame(60);
+    let out = Outgoing {
+        headers: &bytes,
+        payload: Payload::empty(),
+        offload: Offload::default(),
+    };
+    let lost = (0..9)
+        .filter(|_| port.deliver(0, &out) == Err(DropReason::FaultInjected))
+        .count();
+    assert_eq!(lost, 3);
+    assert_eq!(port.into_inner().delivered.len(), 6);
+}
+
+#[test]
+fn a_capture_holds_the_frames_of_both_directions() {
+    let mut inner = LoopbackPort::new(false);
+    inner.waiting.push_back((frame(61), Offload::default()));
+    let mut port = Capture::new(inner, Vec::new()).unwrap();
+    port.now = 0x1_0000_0002;
+    let bytes = frame(70);
+    let out = Outgoing {
+        headers: &bytes,
+        payload: Payload::empty(),
+        offload: Offload::default(),
+    };
+    port.deliver(0, &out).unwrap();
+    assert_eq!(take_all(&mut port).len(), 1);
+    let (_, file) = port.into_parts();
+    let mut blocks = Vec::new();
+    let mut rest = &file[..];
+    while !rest.is_empty() {
+        let word = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+        let len = word(4) as usize;
+        assert_eq!(word(len - 4) as usize, len, "both lengths of a block agree");
+        blocks.push((word(0), rest[8..len - 4].to_vec()));
+        rest = &rest[len..];
+    }
+    assert_eq!(
+        blocks.iter().map(|b| b.0).collect::<Vec<_>>(),
+        [0x0a0d_0d0a, 1, 6, 6]
+    );
+    assert_eq!(
+        &blocks[2].1[4..12],
+        &[1, 0, 0, 0, 2, 0, 0, 0],
+        "timestamp, high word first"
+    );
+    assert_eq!(&blocks[2].1[20..90], &bytes[..]);
+    assert_eq!(&blocks[3].1[20..81], &frame(61)[..]);
+}
