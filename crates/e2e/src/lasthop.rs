@@ -1,1 +1,267 @@
-//! placeholder
+//! A running Lasthop in a runtime directory of its own, and its command line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::paths;
+use crate::proc;
+use crate::process::{Process, send};
+use crate::stats::Stats;
+use crate::wait::{eventually, within};
+
+/// How long Lasthop may take to be ready, or to end.
+const START: Duration = Duration::from_secs(15);
+/// How long a port may take to get into a state that the test waits for.
+const STATE: Duration = Duration::from_secs(15);
+
+/// A running Lasthop; killed with all its processes when dropped.
+pub struct Lasthop {
+    process: Process,
+    folder: TempDir,
+}
+
+/// What one of Lasthop's processes holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Footprint {
+    /// The process: `lasthop`, `lasthop-control`, `lasthop-switch`.
+    pub name: String,
+    /// Open descriptors.
+    pub fds: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Mapped pieces of memory.
+    pub mappings: usize,
+    /// Resident memory of its own in KiB.
+    pub private_kib: u64,
+}
+
+impl Lasthop {
+    /// Starts Lasthop with this configuration and waits until it is ready.
+    pub fn start(config: &str) -> Lasthop {
+        let folder = tempfile::Builder::new()
+            .prefix("lasthop-")
+            .tempdir()
+            .expect("a temporary folder");
+        let file = folder.path().join("lasthop.toml");
+        fs::write(&file, config).expect("the configuration can be written");
+        let runtime = folder.path().join("run");
+        fs::create_dir(&runtime).expect("a runtime directory");
+        let args = [
+            "run",
+            "--config",
+            &text(&file),
+            "--runtime-dir",
+            &text(&runtime),
+        ]
+        .map(str::to_owned);
+        let log = folder.path().join("lasthop.log");
+        let mut process = Process::start("lasthop", paths::binary("lasthop"), &args, &log);
+        process.printed("lasthop: ready", START, |line| line == "lasthop: ready");
+        Lasthop { process, folder }
+    }
+
+    /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and complaint.
+    pub fn refused(config: &str) -> (i32, String) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Lasthop::refused_in(folder.path(), config)
+    }
+
+    /// The same in a folder of the caller's; the file is `lasthop.toml` there, the runtime directory `run`.
+    pub fn refused_in(folder: &Path, config: &str) -> (i32, String) {
+        let file = folder.join("lasthop.toml");
+        fs::write(&file, config).expect("the configuration can be written");
+        let runtime = folder.join("run");
+        fs::create_dir_all(&runtime).expect("a runtime directory");
+        let args = [
+            "run",
+            "--config",
+            &text(&file),
+            "--runtime-dir",
+            &text(&runtime),
+        ]
+        .map(str::to_owned);
+        let mut process = Process::start(
+            "lasthop",
+            paths::binary("lasthop"),
+            &args,
+            &folder.join("log"),
+        );
+        let status = process
+            .end(START)
+            .expect("a wrong configuration ends `lasthop run`");
+        (status.code().unwrap_or(-1), process.output())
+    }
+
+    /// The runtime directory.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// A socket in the runtime directory.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
+    }
+
+    /// What Lasthop has logged.
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+
+    /// Runs the command line against this Lasthop.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(paths::binary("lasthop"));
+        command.arg("--runtime-dir").arg(self.folder()).args(args);
+        command.output().expect("the command line runs")
+    }
+
+    /// Runs the command line, which must succeed, and gives what it printed.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.cli(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "lasthop {args:?}: {}: {error}",
+            output.status
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A `--json` document.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let text = self.ok(&[args, &["--json"]].concat());
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("lasthop {args:?}: {error}: {text}"))
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        Stats::read(&self.json(&["stats"]))
+    }
+
+    /// A port's part of `status`.
+    pub fn port(&self, name: &str) -> Value {
+        let status = self.json(&["status"]);
+        let ports = status["ports"].as_array().expect("status lists ports");
+        let port = ports.iter().find(|port| port["name"] == name);
+        port.unwrap_or_else(|| panic!("no port {name} in {status}"))
+            .clone()
+    }
+
+    /// Waits until a port is in a state, and gives its part of `status`.
+    pub fn wait_port(&self, name: &str, state: &str) -> Value {
+        let mut last = Value::Null;
+        let found = within(STATE, || {
+            last = self.port(name);
+            (last["state"] == state).then(|| last.clone())
+        });
+        found.unwrap_or_else(|| panic!("port {name} is not {state} after {STATE:?}: {last}"))
+    }
+
+    /// Waits until the reason that `status` gives for a port's state contains `text`.
+    pub fn wait_reason(&self, name: &str, text: &str) -> Value {
+        let mut last = Value::Null;
+        let found = within(STATE, || {
+            last = self.port(name);
+            last["reason"]
+                .as_str()
+                .is_some_and(|reason| reason.contains(text))
+                .then(|| last.clone())
+        });
+        found.unwrap_or_else(|| panic!("port {name} gives no reason with {text:?}: {last}"))
+    }
+
+    /// The process id of `lasthop-control` or `lasthop-switch`, if it runs.
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        let processes = proc::descendants(self.process.pid());
+        processes
+            .into_iter()
+            .find(|(_, program)| program == name)
+            .map(|(pid, _)| pid)
+    }
+
+    /// `kill -9` of control. Returns at once; the supervisor starts another.
+    pub fn kill_control(&self) {
+        send(
+            self.pid("lasthop-control").expect("control runs"),
+            Signal::KILL,
+        );
+    }
+
+    /// Waits until a control other than `before` answers the command line.
+    pub fn wait_control(&self, before: u32) {
+        eventually("a new control answers", START, || {
+            let new = self.pid("lasthop-control").is_some_and(|pid| pid != before);
+            (new && self.cli(&["status", "--json"]).status.success()).then_some(())
+        });
+    }
+
+    /// What each process holds, supervisor first.
+    pub fn footprint(&self) -> Vec<Footprint> {
+        let mut processes = vec![(self.process.pid(), "lasthop".to_owned())];
+        processes.extend(proc::descendants(self.process.pid()));
+        let mut found: Vec<Footprint> = processes
+            .into_iter()
+            .map(|(pid, name)| footprint(pid, name))
+            .collect();
+        found[1..].sort_by(|a, b| a.name.cmp(&b.name));
+        found
+    }
+
+    /// Ends Lasthop as an operator does: it must exit with 0, within seconds, and leave no socket and no
+    /// process behind.
+    pub fn stop(mut self) {
+        let children = proc::descendants(self.process.pid());
+        self.process.signal(Signal::TERM);
+        let status = self.process.end(START).expect("lasthop ends on SIGTERM");
+        assert_eq!(status.code(), Some(0), "after SIGTERM: {status}");
+        let left = sockets(&self.folder());
+        assert!(left.is_empty(), "sockets left behind: {left:?}");
+        let alive: Vec<_> = children
+            .into_iter()
+            .filter(|(pid, _)| proc::threads(*pid) > 0)
+            .collect();
+        assert!(alive.is_empty(), "processes left behind: {alive:?}");
+    }
+}
+
+impl Drop for Lasthop {
+    fn drop(&mut self) {
+        for (pid, _) in proc::descendants(self.process.pid()) {
+            send(pid, Signal::KILL);
+        }
+    }
+}
+
+fn footprint(pid: u32, name: String) -> Footprint {
+    Footprint {
+        name,
+        fds: proc::open_fds(pid),
+        threads: proc::threads(pid),
+        mappings: proc::mappings(pid),
+        private_kib: proc::private_kib(pid),
+    }
+}
+
+/// Names of the sockets in a folder.
+fn sockets(folder: &Path) -> Vec<String> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let sockets = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -13,6 +13,7 @@ pub mod paths;
 pub mod proc;
 pub mod process;
 pub mod qmp;
+pub mod stats;
 pub mod testpmd;
 pub mod traffic;
 pub mod wait;

@@ -1,1 +1,185 @@
-//! placeholder
+//! DPDK's testpmd with two `net_virtio_user` ports: an independent virtio driver and vhost-user front end that
+//! bounces frames between two of the switch's ports.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::wait::eventually;
+
+/// The addresses of testpmd's two ports.
+pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+/// The most bytes of a frame in one of testpmd's buffers: longer ones are chains on the way out and merged
+/// buffers on the way in.
+const SEGMENT: u32 = 1800;
+/// How long testpmd may take for anything that it prints.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How testpmd's ports are attached.
+#[derive(Debug, Clone)]
+pub struct TestpmdSpec {
+    /// The sockets of its two ports.
+    pub sockets: [PathBuf; 2],
+    /// Whether testpmd listens, for ports in the client role.
+    pub listen: bool,
+    /// Packed queues instead of split ones.
+    pub packed: bool,
+}
+
+/// What testpmd counted at its two ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames sent by each port.
+    pub sent: [u64; 2],
+    /// Frames received by each port.
+    pub received: [u64; 2],
+}
+
+/// A running testpmd.
+pub struct Testpmd {
+    process: Process,
+    /// How often it was asked for its statistics.
+    blocks: usize,
+    _folder: TempDir,
+}
+
+impl Testpmd {
+    /// Starts testpmd and waits until both ports are up. When it listens, the switch must be dialing.
+    pub fn start(spec: &TestpmdSpec) -> Testpmd {
+        let folder = tempfile::Builder::new()
+            .prefix("lasthop-pmd-")
+            .tempdir()
+            .expect("a temporary folder");
+        let mut args = vec!["-oL".to_owned(), "dpdk-testpmd".to_owned()];
+        args.extend(arguments(spec, folder.path()));
+        // Line-buffered, because its output goes to a file that is read while it runs.
+        let mut process = Process::start("testpmd", "stdbuf", &args, &folder.path().join("log"));
+        process.printed("the state of its links", ANSWER, |line| {
+            line.contains("Checking link statuses")
+        });
+        assert!(
+            !process.output().contains("Failed to setup backend"),
+            "testpmd has no ports"
+        );
+        let mut testpmd = Testpmd {
+            process,
+            blocks: 0,
+            _folder: folder,
+        };
+        testpmd.process.tell("set fwd mac");
+        testpmd
+    }
+
+    /// Sends `bursts` times 32 frames of `size` bytes from each port and lets them bounce for a time, each
+    /// frame that arrives being sent back. Gives the counts of this run.
+    pub fn bounce(&mut self, size: u32, bursts: u32, time: Duration) -> Counts {
+        self.process.tell("clear port stats all");
+        self.process.tell(&format!("set txpkts {}", segments(size)));
+        self.process.tell(&format!("start tx_first {bursts}"));
+        std::thread::sleep(time);
+        self.process.tell("stop");
+        self.process.tell("show port stats all");
+        self.blocks += 1;
+        self.counts()
+    }
+
+    fn counts(&mut self) -> Counts {
+        // The last line with numbers, once for each of the two ports.
+        let lines = 2 * self.blocks;
+        eventually("testpmd prints its statistics", ANSWER, || {
+            (self.process.output().matches("Tx-bps:").count() >= lines).then_some(())
+        });
+        let output = self.process.output();
+        let last = |port: usize, key: &str| last_number(&output, port, key);
+        Counts {
+            sent: [last(0, "TX-packets:"), last(1, "TX-packets:")],
+            received: [last(0, "RX-packets:"), last(1, "RX-packets:")],
+        }
+    }
+
+    /// Ends testpmd in order.
+    pub fn quit(mut self) {
+        self.process.tell("quit");
+        assert!(
+            self.process.end(ANSWER).is_some(),
+            "testpmd ends when told to"
+        );
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// A number in the last statistics block of a port.
+fn last_number(output: &str, port: usize, key: &str) -> u64 {
+    let title = format!("NIC statistics for port {port}");
+    let block = output.rsplit_once(&title).map(|(_, block)| block);
+    let number = block.and_then(|block| {
+        block
+            .split_once(key)?
+            .1
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
+    number.unwrap_or_else(|| panic!("no {key} of port {port} from testpmd"))
+}
+
+/// A frame of `size` bytes as testpmd wants it told: the sizes of its buffers, with commas.
+fn segments(size: u32) -> String {
+    let count = size.div_ceil(SEGMENT);
+    let mut sizes = vec![SEGMENT.to_string(); usize::try_from(count - 1).expect("few segments")];
+    sizes.push((size - (count - 1) * SEGMENT).to_string());
+    sizes.join(",")
+}
+
+fn arguments(spec: &TestpmdSpec, folder: &Path) -> Vec<String> {
+    let prefix = folder.file_name().unwrap_or_default().to_string_lossy();
+    let mut args: Vec<String> =
+        "--no-pci --no-huge -m 256 -l 0,1 --main-lcore=0 --no-telemetry --file-prefix"
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
+    args.push(prefix.into_owned());
+    for (index, socket) in spec.sockets.iter().enumerate() {
+        let (mac, path) = (MACS[index], socket.display());
+        let (server, packed) = (u8::from(spec.listen), u8::from(spec.packed));
+        args.push(format!(
+            "--vdev=net_virtio_user{index},mac={mac},path={path},server={server},packed_vq={packed},\
+             queues=1,mrg_rxbuf=1,in_order=1,queue_size=1024"
+        ));
+    }
+    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=16384 --max-pkt-len=9018 --enable-scatter \
+               --tx-offloads=0x8000";
+    args.extend(own.split_whitespace().map(str::to_owned));
+    args.push(format!("--eth-peer=0,{}", MACS[1]));
+    args.push(format!("--eth-peer=1,{}", MACS[0]));
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_longer_than_a_buffer_are_chains() {
+        assert_eq!(segments(64), "64");
+        assert_eq!(segments(1800), "1800");
+        assert_eq!(segments(9000), "1800,1800,1800,1800,1800");
+        assert_eq!(segments(1900), "1800,100");
+    }
+
+    #[test]
+    fn the_last_block_counts() {
+        let output = "## NIC statistics for port 0 ##\n RX-packets: 1  TX-packets: 2\n\
+                      ## NIC statistics for port 1 ##\n RX-packets: 3  TX-packets: 4\n\
+                      ## NIC statistics for port 0 ##\n RX-packets: 5  TX-packets: 6\n";
+        assert_eq!(last_number(output, 0, "RX-packets:"), 5);
+        assert_eq!(last_number(output, 1, "TX-packets:"), 4);
+    }
+}
