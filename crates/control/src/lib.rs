@@ -1,1 +1,13 @@
 //! Control: wanted state, learning, upcalls, and the API server.
+//!
+//! * [`config`] reads the configuration file into a wanted state.
+//! * [`wanted`] checks a wanted state, changes it, and says what differs between two of them.
+//! * [`command`] is how the API server asks the engine; [`server`] is the API server.
+//!
+//! Control decides and never touches a guest's memory.
+#![forbid(unsafe_code)]
+
+pub mod command;
+pub mod config;
+pub mod server;
+pub mod wanted;

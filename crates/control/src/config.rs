@@ -1,0 +1,112 @@
+//! The configuration file: TOML to a wanted state, and every error with its place.
+//!
+//! Reading goes in three steps: TOML's syntax, the shape of the document (keys and types), and what must
+//! hold for any wanted state ([`wanted::check`]). The second step notes where each value stands, so that an
+//! error of the third has its line too. Later versions add keys and never change the meaning of one.
+
+mod document;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use api::v1::WantedState;
+
+use crate::wanted;
+use document::{Fault, Lines};
+
+/// What is wrong with a configuration file.
+///
+/// Displayed as `FILE:LINE: KEY: expected …, found …`; line and key are left out where there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file, as the operator named it.
+    pub file: PathBuf,
+    /// The line, counted from 1; none when the file cannot be read at all.
+    pub line: Option<usize>,
+    /// The key with its table, like `port.queues`; empty for an error of TOML's syntax.
+    pub key: String,
+    /// What may be there.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, " {}:", self.key)?;
+        }
+        write!(f, " expected {}, found {}", self.expected, self.found)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads a configuration file.
+///
+/// The result is checked and normalised ([`wanted::normalise`]). `runtime_dir` is where relative socket
+/// paths start, for the check of their length.
+///
+/// # Errors
+/// The first thing that is wrong with the file; nothing was changed then.
+pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
+    let bytes = std::fs::read(file).map_err(|error| ConfigError {
+        file: file.to_owned(),
+        line: None,
+        key: String::new(),
+        expected: "a file that can be read".to_owned(),
+        found: error.to_string(),
+    })?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        ConfigError {
+            file: file.to_owned(),
+            line: Some(line),
+            key: String::new(),
+            expected: "UTF-8 text".to_owned(),
+            found: "a byte that is not".to_owned(),
+        }
+    })?;
+    parse(text, file, runtime_dir)
+}
+
+/// Reads the text of a configuration file; `file` is what errors call it. See [`load`].
+///
+/// # Errors
+/// The first thing that is wrong with the text.
+pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
+    let blame = |fault: Fault| ConfigError {
+        file: file.to_owned(),
+        line: Some(line_of(text, fault.offset)),
+        key: fault.key,
+        expected: fault.expected,
+        found: fault.found,
+    };
+    let (mut state, lines) = document::read(text).map_err(blame)?;
+    wanted::check(&state, runtime_dir).map_err(|invalid| blame(placed(&invalid, &lines)))?;
+    wanted::normalise(&mut state);
+    Ok(state)
+}
+
+/// An error of the wanted state with its place in the file.
+fn placed(invalid: &wanted::Invalid, lines: &Lines) -> Fault {
+    Fault {
+        offset: lines.find(invalid.place, invalid.key, invalid.item),
+        key: invalid.place.key(invalid.key),
+        expected: invalid.expected.clone(),
+        found: invalid.found.clone(),
+    }
+}
+
+/// The line, counted from 1, of a byte offset.
+fn line_of(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}

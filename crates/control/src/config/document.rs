@@ -1,0 +1,288 @@
+//! The shape of the document: which tables, which keys, which types; and where each value stands.
+
+use std::collections::HashMap;
+
+use api::v1::{PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::wanted::{Place, expect, quoted};
+
+const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
+const SWITCH_KEYS: &[&str] = &["name"];
+const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
+const PORT_KEYS: &[&str] = &[
+    "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
+];
+
+/// An error with the byte offset of its place.
+pub(super) struct Fault {
+    pub(super) offset: usize,
+    pub(super) key: String,
+    pub(super) expected: String,
+    pub(super) found: String,
+}
+
+/// Byte offsets of all values of the document.
+#[derive(Default)]
+pub(super) struct Lines {
+    /// For each key the value, then its elements; the empty key is the table itself.
+    offsets: HashMap<(Place, &'static str), Vec<usize>>,
+}
+
+impl Lines {
+    /// The best known offset: the element's, else the value's, else the table's, else the file's.
+    pub(super) fn find(&self, place: Place, key: &'static str, item: Option<usize>) -> usize {
+        let value = self.offsets.get(&(place, key));
+        let element = value.and_then(|all| all.get(item? + 1));
+        let table = || self.offsets.get(&(place, "")).and_then(|all| all.first());
+        let value = element.or_else(|| value.and_then(|all| all.first()));
+        value.or_else(table).copied().unwrap_or(0)
+    }
+}
+
+/// Reads a document; values are not checked beyond their types.
+pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
+    let document = DeTable::parse(text).map_err(|error| Fault {
+        offset: error.span().map_or(0, |span| span.start),
+        key: String::new(),
+        expected: "TOML".to_owned(),
+        found: error.message().to_owned(),
+    })?;
+    let top = document.into_inner();
+    let mut lines = Lines::default();
+    let mut state = WantedState::default();
+    Table::open(&top, 0, Place::Top, TOP_KEYS, &mut lines)?;
+    if let Some(value) = top.get("switch") {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(misshapen(value, "switch", "the table [switch]"));
+        };
+        state.switch = switch(table, value.span().start, &mut lines)?;
+    }
+    for (i, (table, at)) in tables(&top, "segment")?.into_iter().enumerate() {
+        state.segments.push(segment(table, at, i, &mut lines)?);
+    }
+    for (i, (table, at)) in tables(&top, "port")?.into_iter().enumerate() {
+        state.ports.push(port(table, at, i, &mut lines)?);
+    }
+    Ok((state, lines))
+}
+
+/// The tables of an array of tables, each with its offset.
+fn tables<'t, 'i>(top: &'t DeTable<'i>, key: &str) -> Result<Vec<(&'t DeTable<'i>, usize)>, Fault> {
+    let Some(value) = top.get(key) else {
+        return Ok(Vec::new());
+    };
+    let expected = format!("tables [[{key}]]");
+    let DeValue::Array(array) = value.get_ref() else {
+        return Err(misshapen(value, key, &expected));
+    };
+    let table = |value: &'t Spanned<DeValue<'i>>| match value.get_ref() {
+        DeValue::Table(table) => Ok((table, value.span().start)),
+        _ => Err(misshapen(value, key, &expected)),
+    };
+    array.iter().map(table).collect()
+}
+
+/// A value of the wrong type.
+fn misshapen(value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
+    Fault {
+        offset: value.span().start,
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: describe(value.get_ref()),
+    }
+}
+
+/// A value in words.
+fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => quoted(text),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(time) => format!("the time {time}"),
+        DeValue::Array(_) => "an array".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Switch, SWITCH_KEYS, lines)?;
+    let default = SwitchSpec::default();
+    Ok(SwitchSpec {
+        name: table.text("name", expect::NAME)?.unwrap_or(default.name),
+    })
+}
+
+fn segment(
+    table: &DeTable<'_>,
+    at: usize,
+    index: usize,
+    lines: &mut Lines,
+) -> Result<SegmentSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Segment(index), SEGMENT_KEYS, lines)?;
+    Ok(SegmentSpec {
+        name: table.required("name", expect::NAME)?,
+        vlan: table.number("vlan", expect::VLAN)?,
+    })
+}
+
+fn port(
+    table: &DeTable<'_>,
+    at: usize,
+    index: usize,
+    lines: &mut Lines,
+) -> Result<PortSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Port(index), PORT_KEYS, lines)?;
+    let name = table.required("name", expect::NAME)?;
+    let PortKind::VhostUser = table.kind()?;
+    let socket = table.required("socket", expect::SOCKET)?;
+    let default = PortSpec::vhost_user(name, socket);
+    Ok(PortSpec {
+        role: table.role()?,
+        queues: table
+            .number("queues", expect::QUEUES)?
+            .unwrap_or(default.queues),
+        segment: table.text("segment", expect::SEGMENT)?,
+        trunk: table.list("trunk", expect::TRUNK)?,
+        mac: table.text("mac", expect::MAC)?,
+        mtu: table.number("mtu", expect::MTU)?,
+        ..default
+    })
+}
+
+/// One table being read: finds values by key, checks types, notes offsets.
+struct Table<'t, 'i> {
+    table: &'t DeTable<'i>,
+    offset: usize,
+    place: Place,
+    lines: &'t mut Lines,
+}
+
+impl<'t, 'i> Table<'t, 'i> {
+    /// Starts reading a table; the first key that is not in `known` is refused.
+    fn open(
+        table: &'t DeTable<'i>,
+        offset: usize,
+        place: Place,
+        known: &[&str],
+        lines: &'t mut Lines,
+    ) -> Result<Self, Fault> {
+        let unknown = table
+            .iter()
+            .filter(|(key, _)| !known.contains(&key.get_ref().as_ref()));
+        if let Some((key, _)) = unknown.min_by_key(|(key, _)| key.span().start) {
+            return Err(Fault {
+                offset: key.span().start,
+                key: place.key(key.get_ref()),
+                expected: format!("one of the keys {}", known.join(", ")),
+                found: format!("the unknown key {}", quoted(key.get_ref())),
+            });
+        }
+        lines.offsets.insert((place, ""), vec![offset]);
+        Ok(Self {
+            table,
+            offset,
+            place,
+            lines,
+        })
+    }
+
+    /// The value of a key; its offset is noted.
+    fn value(&mut self, key: &'static str) -> Option<&'t Spanned<DeValue<'i>>> {
+        let value = self.table.get(key)?;
+        let mut offsets = vec![value.span().start];
+        if let DeValue::Array(array) = value.get_ref() {
+            offsets.extend(array.iter().map(|item| item.span().start));
+        }
+        self.lines.offsets.insert((self.place, key), offsets);
+        Some(value)
+    }
+
+    /// A value that is not what was expected.
+    fn wrong(&self, value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
+        misshapen(value, &self.place.key(key), expected)
+    }
+
+    /// A string, if the key is there.
+    fn text(&mut self, key: &'static str, expected: &str) -> Result<Option<String>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        match value.get_ref() {
+            DeValue::String(text) => Ok(Some(text.to_string())),
+            _ => Err(self.wrong(value, key, expected)),
+        }
+    }
+
+    /// A string that must be there.
+    fn required(&mut self, key: &'static str, expected: &str) -> Result<String, Fault> {
+        self.text(key, expected)?.ok_or_else(|| Fault {
+            offset: self.offset,
+            key: self.place.key(key),
+            expected: expected.to_owned(),
+            found: "no such key".to_owned(),
+        })
+    }
+
+    /// A number, if the key is there. One that is far out of every range is refused here.
+    fn number(&mut self, key: &'static str, expected: &str) -> Result<Option<u16>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let number = match value.get_ref() {
+            DeValue::Integer(text) => u16::from_str_radix(text.as_str(), text.radix()).ok(),
+            _ => None,
+        };
+        match number {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(value, key, expected)),
+        }
+    }
+
+    /// A list of strings, if the key is there.
+    fn list(&mut self, key: &'static str, expected: &str) -> Result<Option<Vec<String>>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let DeValue::Array(array) = value.get_ref() else {
+            return Err(self.wrong(value, key, expected));
+        };
+        let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
+            DeValue::String(text) => Ok(text.to_string()),
+            _ => Err(self.wrong(item, key, expect::SEGMENT)),
+        };
+        array.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The kind of a port, which must be there.
+    fn kind(&mut self) -> Result<PortKind, Fault> {
+        let text = self.required("kind", expect::KIND)?;
+        match text == PortKind::VhostUser.as_str() {
+            true => Ok(PortKind::VhostUser),
+            false => Err(self.unknown_word("kind", expect::KIND, &text)),
+        }
+    }
+
+    /// The role of a port; Lasthop listens when nothing is said.
+    fn role(&mut self) -> Result<Role, Fault> {
+        let text = self.text("role", expect::ROLE)?;
+        match text.as_deref() {
+            None => Ok(Role::default()),
+            Some("server") => Ok(Role::Server),
+            Some("client") => Ok(Role::Client),
+            Some(other) => Err(self.unknown_word("role", expect::ROLE, other)),
+        }
+    }
+
+    /// A string that is none of the words that it may be.
+    fn unknown_word(&self, key: &'static str, expected: &str, found: &str) -> Fault {
+        Fault {
+            offset: self.lines.find(self.place, key, None),
+            key: self.place.key(key),
+            expected: expected.to_owned(),
+            found: quoted(found),
+        }
+    }
+}

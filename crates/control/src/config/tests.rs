@@ -1,0 +1,411 @@
+//! Every error of the configuration, word for word.
+
+use std::path::Path;
+
+use api::v1::{PortSpec, Role, SegmentSpec, WantedState};
+
+use super::*;
+
+/// A line that starts every port of these tests, so that one line says what is special.
+const PORT: &str = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n";
+
+fn read(text: &str) -> Result<WantedState, ConfigError> {
+    parse(text, Path::new("lasthop.toml"), Path::new("/run/lasthop"))
+}
+
+/// Reads `text`, which has to be wrong; the message after the file's name.
+fn wrong(text: &str) -> String {
+    let message = read(text).expect_err(text).to_string();
+    message.strip_prefix("lasthop.toml:").unwrap().to_owned()
+}
+
+/// Checks that each text gets its message.
+fn check_all(table: &[(&str, &str)]) {
+    for (text, message) in table {
+        assert_eq!(wrong(text), *message, "{text}");
+    }
+}
+
+/// Checks that a port with each line, which is line 5, gets its message.
+fn check_port_lines(table: &[(&str, &str)]) {
+    for (line, message) in table {
+        assert_eq!(wrong(&format!("{PORT}{line}\n")), *message, "{line}");
+    }
+}
+
+#[test]
+fn the_documented_configuration_is_read() {
+    let state = read(
+        r#"
+        [switch]
+        name = "host1"
+
+        [[segment]]            # an L2 broadcast domain
+        name = "blue"
+        vlan = 10
+        [[segment]]
+        name = "red"
+
+        [[port]]
+        name = "vm1"
+        kind = "vhost-user"
+        socket = "vm1.sock"
+        role = "client"
+        queues = 2
+        segment = "blue"
+        mac = "52:54:00:00:00:0A"
+        mtu = 1500
+
+        [[port]]
+        name = "vm2"
+        kind = "vhost-user"
+        socket = "vm2.sock"
+        trunk = ["blue", "red"]
+
+        [[port]]
+        name = "vm3"
+        kind = "vhost-user"
+        socket = "/run/vm3.sock"
+        "#,
+    )
+    .unwrap();
+    let segment = |name: &str, vlan| SegmentSpec {
+        name: name.to_owned(),
+        vlan,
+    };
+    assert_eq!(state.switch.name, "host1");
+    assert_eq!(
+        state.segments,
+        [
+            segment("default", None),
+            segment("blue", Some(10)),
+            segment("red", None)
+        ]
+    );
+    let vm1 = PortSpec {
+        role: Role::Client,
+        queues: 2,
+        segment: Some("blue".to_owned()),
+        mac: Some("52:54:00:00:00:0a".to_owned()),
+        mtu: Some(1500),
+        ..PortSpec::vhost_user("vm1", "vm1.sock")
+    };
+    let vm2 = PortSpec {
+        trunk: Some(vec!["blue".to_owned(), "red".to_owned()]),
+        ..PortSpec::vhost_user("vm2", "vm2.sock")
+    };
+    let vm3 = PortSpec {
+        segment: Some("default".to_owned()),
+        ..PortSpec::vhost_user("vm3", "/run/vm3.sock")
+    };
+    assert_eq!(state.ports, [vm1, vm2, vm3]);
+}
+
+#[test]
+fn an_empty_file_is_a_switch_without_ports() {
+    let state = read("# nothing\n").unwrap();
+    assert_eq!(state.switch.name, "lasthop");
+    assert_eq!(state.segments.len(), 1);
+    assert_eq!(state.ports, []);
+}
+
+#[test]
+fn the_default_segment_may_have_a_tag() {
+    let state = read("[[segment]]\nname = \"default\"\nvlan = 7\n").unwrap();
+    assert_eq!(state.segments.len(), 1);
+    assert_eq!(state.segments[0].vlan, Some(7));
+}
+
+#[test]
+fn syntax() {
+    check_all(&[
+        (
+            "[switch]\nname\n",
+            "2: expected TOML, found key with no value, expected `=`",
+        ),
+        (
+            "[switch]\nname = \"a\"\nname = \"b\"\n",
+            "3: expected TOML, found duplicate key",
+        ),
+    ]);
+}
+
+#[test]
+fn keys() {
+    check_all(&[
+        (
+            "[switch]\n[swich]\n",
+            "2: swich: expected one of the keys switch, segment, port, \
+             found the unknown key \"swich\"",
+        ),
+        (
+            "[switch]\nname = \"a\"\ncolour = 1\n",
+            "3: switch.colour: expected one of the keys name, found the unknown key \"colour\"",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\ntag = 1\n",
+            "3: segment.tag: expected one of the keys name, vlan, found the unknown key \"tag\"",
+        ),
+        (
+            "[[segment]]\n\n[[segment]]\nname = \"a\"\n",
+            "1: segment.name: expected a name of 1 to 32 characters out of \
+             A-Z a-z 0-9 _ . -, found no such key",
+        ),
+        (
+            "\n[[port]]\nname = \"a\"\nsocket = \"a\"\n",
+            "2: port.kind: expected \"vhost-user\", found no such key",
+        ),
+        (
+            "\n\n[[port]]\nname = \"a\"\nkind = \"vhost-user\"\n",
+            "3: port.socket: expected the path of a socket, found no such key",
+        ),
+    ]);
+    check_port_lines(&[(
+        "queue = 2",
+        "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
+         trunk, mac, mtu, found the unknown key \"queue\"",
+    )]);
+}
+
+#[test]
+fn shapes() {
+    check_all(&[
+        (
+            "switch = 1\n",
+            "1: switch: expected the table [switch], found 1",
+        ),
+        (
+            "[[switch]]\nname = \"a\"\n",
+            "1: switch: expected the table [switch], found an array",
+        ),
+        (
+            "\n[port]\nname = \"a\"\n",
+            "2: port: expected tables [[port]], found a table",
+        ),
+        (
+            "segment = [\"a\"]\n",
+            "1: segment: expected tables [[segment]], found \"a\"",
+        ),
+        (
+            "[switch]\nname = 5\n",
+            "2: switch.name: expected a name of 1 to 32 characters out of \
+             A-Z a-z 0-9 _ . -, found 5",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = \"10\"\n",
+            "3: segment.vlan: expected an integer from 1 to 4094, found \"10\"",
+        ),
+    ]);
+    check_port_lines(&[
+        (
+            "queues = 2.5",
+            "5: port.queues: expected an integer from 1 to 64, found 2.5",
+        ),
+        (
+            "queues = true",
+            "5: port.queues: expected an integer from 1 to 64, found true",
+        ),
+        (
+            "trunk = \"a\"",
+            "5: port.trunk: expected an array of names of segments, found \"a\"",
+        ),
+        (
+            "trunk = [\n\"a\",\n1]",
+            "7: port.trunk: expected the name of a segment, found 1",
+        ),
+        (
+            "role = \"both\"",
+            "5: port.role: expected \"server\" or \"client\", found \"both\"",
+        ),
+        (
+            "mac = 2026-01-01",
+            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
+             found the time 2026-01-01",
+        ),
+    ]);
+}
+
+#[test]
+fn segments() {
+    check_all(&[
+        (
+            "[switch]\nname = \"host 1\"\n",
+            "2: switch.name: expected a name of 1 to 32 characters out of \
+             A-Z a-z 0-9 _ . -, found \"host 1\"",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\n[[segment]]\nname = \"a\"\n",
+            "4: segment.name: expected a name that no other segment has, found \"a\" a second time",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = 0\n",
+            "3: segment.vlan: expected an integer from 1 to 4094, found 0",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = 4095\n",
+            "3: segment.vlan: expected an integer from 1 to 4094, found 4095",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = -1\n",
+            "3: segment.vlan: expected an integer from 1 to 4094, found -1",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = 0x1_0000\n",
+            "3: segment.vlan: expected an integer from 1 to 4094, found 0x10000",
+        ),
+        (
+            "[[segment]]\nname = \"a\"\nvlan = 7\n[[segment]]\nname = \"b\"\nvlan = 7\n",
+            "6: segment.vlan: expected a tag that no other segment has, \
+             found 7, the tag of segment \"a\"",
+        ),
+    ]);
+}
+
+#[test]
+fn ports() {
+    check_port_lines(&[
+        (
+            "queues = 0",
+            "5: port.queues: expected an integer from 1 to 64, found 0",
+        ),
+        (
+            "queues = 65",
+            "5: port.queues: expected an integer from 1 to 64, found 65",
+        ),
+        (
+            "mtu = 67",
+            "5: port.mtu: expected an integer from 68 to 9216, found 67",
+        ),
+        (
+            "mtu = 9217",
+            "5: port.mtu: expected an integer from 68 to 9216, found 9217",
+        ),
+        (
+            "segment = \"green\"",
+            "5: port.segment: expected the name of a segment (default), found \"green\"",
+        ),
+        (
+            "mac = \"52-54-00-00-00-01\"",
+            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
+             found \"52-54-00-00-00-01\"",
+        ),
+        (
+            "mac = \"01:00:5e:00:00:01\"",
+            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
+             found the group address \"01:00:5e:00:00:01\"",
+        ),
+        (
+            "mac = \"00:00:00:00:00:00\"",
+            "5: port.mac: expected a unicast MAC address like \"52:54:00:00:00:01\", \
+             found the zero address",
+        ),
+        (
+            "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"b\"",
+            "6: port.name: expected a name that no other port has, found \"vm1\" a second time",
+        ),
+        (
+            "[[port]]\nname = \"vm2\"\nkind = \"vhost-user\"\nsocket = \"./vm1.sock\"",
+            "8: port.socket: expected a socket that no other port has, \
+             found \"./vm1.sock\", the socket of port \"vm1\"",
+        ),
+        (
+            "[[port]]\nname = \"..\"\nkind = \"vhost-user\"\nsocket = \"b\"",
+            "6: port.name: expected a name of 1 to 32 characters out of \
+             A-Z a-z 0-9 _ . -, found \"..\"",
+        ),
+        (
+            "[[port]]\nname = \"vm2\"\nkind = \"tap\"\nsocket = \"b\"",
+            "7: port.kind: expected \"vhost-user\", found \"tap\"",
+        ),
+    ]);
+}
+
+#[test]
+fn trunks() {
+    let segments = "segment = [{name = \"a\", vlan = 1}, {name = \"b\"}, {name = \"c\"}]\n";
+    let table = [
+        (
+            "segment = \"a\"\ntrunk = [\"b\"]",
+            "7: port.trunk: expected either a segment or a trunk, found both",
+        ),
+        (
+            "trunk = []",
+            "6: port.trunk: expected at least one segment, found an empty array",
+        ),
+        (
+            "trunk = [\"a\",\n \"a\"]",
+            "7: port.trunk: expected each segment once, found \"a\" a second time",
+        ),
+        (
+            "trunk = [\"a\", \"b\",\n\"d\"]",
+            "7: port.trunk: expected the name of a segment (default, a, b, c), found \"d\"",
+        ),
+        (
+            "trunk = [\"b\", \"a\",\n\n\"c\"]",
+            "8: port.trunk: expected at most one segment without a vlan, \
+             found two: \"b\" and \"c\"",
+        ),
+        (
+            "trunk = [\"default\", \"b\"]",
+            "6: port.trunk: expected at most one segment without a vlan, \
+             found two: \"default\" and \"b\"",
+        ),
+    ];
+    for (line, message) in table {
+        assert_eq!(wrong(&format!("{segments}{PORT}{line}\n")), message);
+    }
+    let good = format!("{segments}{PORT}trunk = [\"default\", \"a\"]\n");
+    assert!(read(&good).is_ok());
+}
+
+#[test]
+fn sockets() {
+    let port = |socket: &str| format!("[[port]]\nname='a'\nkind='vhost-user'\nsocket='{socket}'\n");
+    for socket in ["", "dir/", "/", ".", "..", "a/.."] {
+        let message = format!("4: port.socket: expected the path of a socket, found \"{socket}\"");
+        assert_eq!(wrong(&port(socket)), message);
+    }
+    assert_eq!(
+        wrong(&port("api.sock")),
+        "4: port.socket: expected a socket of the port's own, \
+         found \"api.sock\", the socket of the API"
+    );
+    // "/run/lasthop/" has 13 bytes: 94 more are the most that fit.
+    assert!(read(&port(&"x".repeat(94))).is_ok());
+    let long = "x".repeat(95);
+    let message = format!(
+        "4: port.socket: expected a path of at most 107 bytes with the runtime directory, \
+         found 108 bytes: \"/run/lasthop/{long}\""
+    );
+    assert_eq!(wrong(&port(&long)), message);
+}
+
+#[test]
+fn files() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.toml");
+    let name = file.display();
+    let error = load(&file, dir.path()).unwrap_err().to_string();
+    let message =
+        format!("{name}: expected a file that can be read, found No such file or directory");
+    assert!(error.starts_with(&message), "{error}");
+
+    std::fs::write(&file, b"# one\n# \xff\n").unwrap();
+    let error = load(&file, dir.path()).unwrap_err().to_string();
+    let message = format!("{name}:2: expected UTF-8 text, found a byte that is not");
+    assert_eq!(error, message);
+
+    std::fs::write(&file, "[switch]\nname = \"a\"\n").unwrap();
+    assert_eq!(load(&file, dir.path()).unwrap().switch.name, "a");
+}
+
+proptest::proptest! {
+    /// Whatever the file holds, reading it ends, and an error has a line of the file.
+    #[test]
+    fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
+        if let Err(error) = read(&text) {
+            let lines = text.split('\n').count();
+            proptest::prop_assert!((1..=lines).contains(&error.line.unwrap()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What must hold for a wanted state, whether it came from a file or over the API.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use api::v1::{
+    DEFAULT_SEGMENT, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, parse_mac,
+    valid_name,
+};
+
+use super::{API_SOCKET, socket_path};
+
+/// Tags of IEEE 802.1Q without the reserved 0 and 4095.
+const VLANS: RangeInclusive<u16> = 1..=4094;
+/// Queue pairs of one port.
+const QUEUES: RangeInclusive<u16> = 1..=64;
+/// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
+const MTUS: RangeInclusive<u16> = 68..=9216;
+/// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
+const PATH_MAX: usize = 107;
+
+/// What is expected of each key, in words; the same for a wrong type and a wrong value.
+pub(crate) mod expect {
+    pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
+    pub(crate) const VLAN: &str = "an integer from 1 to 4094";
+    pub(crate) const KIND: &str = "\"vhost-user\"";
+    pub(crate) const SOCKET: &str = "the path of a socket";
+    pub(crate) const ROLE: &str = "\"server\" or \"client\"";
+    pub(crate) const QUEUES: &str = "an integer from 1 to 64";
+    pub(crate) const SEGMENT: &str = "the name of a segment";
+    pub(crate) const TRUNK: &str = "an array of names of segments";
+    pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
+    pub(crate) const MTU: &str = "an integer from 68 to 9216";
+}
+
+/// Where in a wanted state something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At the top of the document.
+    Top,
+    /// The switch.
+    Switch,
+    /// The segment with this index.
+    Segment(usize),
+    /// The port with this index.
+    Port(usize),
+}
+
+impl Place {
+    /// The whole key as the configuration spells it, like `port.queues`.
+    pub(crate) fn key(self, key: &str) -> String {
+        let table = match self {
+            Self::Top => return key.to_owned(),
+            Self::Switch => "switch",
+            Self::Segment(_) => "segment",
+            Self::Port(_) => "port",
+        };
+        if key.is_empty() {
+            table.to_owned()
+        } else {
+            format!("{table}.{key}")
+        }
+    }
+}
+
+/// The first thing that is wrong with a wanted state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// In what it is.
+    pub place: Place,
+    /// The key there, as the configuration and the API spell it.
+    pub key: &'static str,
+    /// The element, where the key's value is a list.
+    pub item: Option<usize>,
+    /// What may be there.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+    /// Whether it would be right if something else had not taken it.
+    pub taken: bool,
+}
+
+impl Invalid {
+    /// The same as the answer to a request that asked for it.
+    pub fn to_problem(&self) -> Problem {
+        let kind = match self.taken {
+            true => ProblemKind::Conflict,
+            false => ProblemKind::Invalid,
+        };
+        let detail = format!("expected {}, found {}", self.expected, self.found);
+        Problem::new(kind, detail).with_field(self.key)
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.place.key(self.key);
+        write!(f, "{key}: expected {}, found {}", self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// A text of the operator's inside a message of ours: control characters are escaped.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+/// Checks everything that can be wrong with a wanted state by itself. The default segment need not be
+/// listed. Whether a socket can be bound is for the one who binds it.
+///
+/// # Errors
+/// The first thing that is wrong, in the order switch, segments, ports.
+pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
+    name(At(Place::Switch, "name"), &state.switch.name)?;
+    segments(&state.segments)?;
+    ports(state, runtime_dir)
+}
+
+/// A key at a place, to blame.
+#[derive(Clone, Copy)]
+struct At(Place, &'static str);
+
+impl At {
+    /// Blames this key.
+    fn wrong(self, expected: impl Into<String>, found: impl Into<String>) -> Invalid {
+        Invalid {
+            place: self.0,
+            key: self.1,
+            item: None,
+            expected: expected.into(),
+            found: found.into(),
+            taken: false,
+        }
+    }
+
+    /// Blames this key for taking what is another's.
+    fn taken(self, expected: &str, found: String) -> Invalid {
+        Invalid {
+            taken: true,
+            ..self.wrong(expected, found)
+        }
+    }
+
+    /// Blames one element of this key's list.
+    fn item(self, item: usize, expected: impl Into<String>, found: String) -> Invalid {
+        Invalid {
+            item: Some(item),
+            ..self.wrong(expected, found)
+        }
+    }
+}
+
+/// A name must be well formed.
+fn name(at: At, name: &str) -> Result<(), Invalid> {
+    match valid_name(name) {
+        true => Ok(()),
+        false => Err(at.wrong(expect::NAME, quoted(name))),
+    }
+}
+
+/// A number must lie in its range.
+fn number(at: At, value: u16, range: &RangeInclusive<u16>, words: &str) -> Result<(), Invalid> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(at.wrong(words, value.to_string())),
+    }
+}
+
+/// Segments have unique names and unique tags.
+fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
+    let mut names = HashMap::new();
+    let mut vlans = HashMap::new();
+    for (i, segment) in segments.iter().enumerate() {
+        let at = At(Place::Segment(i), "name");
+        name(at, &segment.name)?;
+        if names.insert(&segment.name, i).is_some() {
+            let found = format!("{} a second time", quoted(&segment.name));
+            return Err(at.taken("a name that no other segment has", found));
+        }
+        let Some(vlan) = segment.vlan else { continue };
+        let at = At(Place::Segment(i), "vlan");
+        number(at, vlan, &VLANS, expect::VLAN)?;
+        if let Some(first) = vlans.insert(vlan, &segment.name) {
+            let found = format!("{vlan}, the tag of segment {}", quoted(first));
+            return Err(at.taken("a tag that no other segment has", found));
+        }
+    }
+    Ok(())
+}
+
+/// Ports have unique names and unique sockets, and each is right by itself.
+fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let mut names = HashMap::new();
+    let mut sockets = HashMap::new();
+    for (i, port) in state.ports.iter().enumerate() {
+        let place = Place::Port(i);
+        let at = At(place, "name");
+        name(at, &port.name)?;
+        if names.insert(&port.name, i).is_some() {
+            let found = format!("{} a second time", quoted(&port.name));
+            return Err(at.taken("a name that no other port has", found));
+        }
+        let path = socket(At(place, "socket"), &port.socket, runtime_dir)?;
+        if let Some(first) = sockets.insert(path, &port.name) {
+            let found = format!(
+                "{}, the socket of port {}",
+                quoted(&port.socket),
+                quoted(first)
+            );
+            return Err(At(place, "socket").taken("a socket that no other port has", found));
+        }
+        numbers(place, port)?;
+        membership(place, port, state)?;
+        mac(At(place, "mac"), port.mac.as_deref())?;
+    }
+    Ok(())
+}
+
+/// A socket's path must name a file, fit into a socket address, and not be the API's.
+fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> {
+    let path = socket_path(runtime_dir, socket);
+    let is_dir = socket.is_empty() || socket.ends_with('/') || path == runtime_dir;
+    if is_dir || socket.contains('\0') || path.file_name().is_none() {
+        return Err(at.wrong(expect::SOCKET, quoted(socket)));
+    }
+    let length = path.as_os_str().len();
+    if length > PATH_MAX {
+        let expected = format!("a path of at most {PATH_MAX} bytes with the runtime directory");
+        let found = format!("{length} bytes: {}", quoted(&path.to_string_lossy()));
+        return Err(at.wrong(expected, found));
+    }
+    if path == runtime_dir.join(API_SOCKET) {
+        let found = format!("{}, the socket of the API", quoted(socket));
+        return Err(at.taken("a socket of the port's own", found));
+    }
+    Ok(path)
+}
+
+/// Queue pairs and MTU.
+fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    number(At(place, "queues"), port.queues, &QUEUES, expect::QUEUES)?;
+    match port.mtu {
+        Some(mtu) => number(At(place, "mtu"), mtu, &MTUS, expect::MTU),
+        None => Ok(()),
+    }
+}
+
+/// A port is in one segment or has a trunk, and all of them exist.
+fn membership(place: Place, port: &PortSpec, state: &WantedState) -> Result<(), Invalid> {
+    match (&port.segment, &port.trunk) {
+        (Some(_), Some(_)) => {
+            let found = "both".to_owned();
+            Err(At(place, "trunk").wrong("either a segment or a trunk", found))
+        }
+        (Some(segment), None) => match exists(state, segment) {
+            true => Ok(()),
+            false => Err(At(place, "segment").wrong(one_of_segments(state), quoted(segment))),
+        },
+        (None, Some(names)) => trunk(At(place, "trunk"), names, state),
+        (None, None) => Ok(()),
+    }
+}
+
+/// The segments of a trunk exist, differ, and can be told apart by their tags.
+fn trunk(at: At, names: &[String], state: &WantedState) -> Result<(), Invalid> {
+    if names.is_empty() {
+        return Err(at.wrong("at least one segment", "an empty array"));
+    }
+    let mut untagged: Option<&String> = None;
+    for (i, segment) in names.iter().enumerate() {
+        if !exists(state, segment) {
+            return Err(at.item(i, one_of_segments(state), quoted(segment)));
+        }
+        if names[..i].contains(segment) {
+            let found = format!("{} a second time", quoted(segment));
+            return Err(at.item(i, "each segment once", found));
+        }
+        if tag(state, segment).is_some() {
+            continue;
+        }
+        if let Some(first) = untagged.replace(segment) {
+            let found = format!("two: {} and {}", quoted(first), quoted(segment));
+            return Err(at.item(i, "at most one segment without a vlan", found));
+        }
+    }
+    Ok(())
+}
+
+/// The tag of a segment.
+fn tag(state: &WantedState, segment: &str) -> Option<u16> {
+    state.segment(segment).and_then(|segment| segment.vlan)
+}
+
+/// Says whether there is such a segment.
+fn exists(state: &WantedState, segment: &str) -> bool {
+    segment == DEFAULT_SEGMENT || state.segment(segment).is_some()
+}
+
+/// The segments that there are, in words; of many, the first few.
+fn one_of_segments(state: &WantedState) -> String {
+    let mut names: Vec<&str> = state.segments.iter().map(|s| s.name.as_str()).collect();
+    if !names.contains(&DEFAULT_SEGMENT) {
+        names.insert(0, DEFAULT_SEGMENT);
+    }
+    let more = if names.len() > 8 { ", …" } else { "" };
+    names.truncate(8);
+    format!("{} ({}{more})", expect::SEGMENT, names.join(", "))
+}
+
+/// An informational MAC address must be one that a guest can have.
+fn mac(at: At, mac: Option<&str>) -> Result<(), Invalid> {
+    let Some(text) = mac else { return Ok(()) };
+    match parse_mac(text) {
+        Some([0, 0, 0, 0, 0, 0]) => Err(at.wrong(expect::MAC, "the zero address")),
+        Some(mac) if mac[0] & 1 == 1 => {
+            Err(at.wrong(expect::MAC, format!("the group address {}", quoted(text))))
+        }
+        Some(_) => Ok(()),
+        None => Err(at.wrong(expect::MAC, quoted(text))),
+    }
+}
