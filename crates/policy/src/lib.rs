@@ -1,1 +1,35 @@
 //! Segments and port membership: the model, its compiled program, and the decision for one flow.
+//!
+//! ```text
+//!   Model  --compile-->  Program  --decide(fdb, key)-->  Decision
+//!   what the operator    immutable, with an epoch;       action, what it depends on,
+//!   asked for            switch and control hold it      what to learn from it
+//! ```
+//!
+//! Control decides; the switch caches the [`Action`] and executes it, and looks into the
+//! [`Program`] only to flood. Everything here is a pure function of its arguments.
+//!
+//! # Rules
+//!
+//! * An access port is in one segment. Its untagged and priority-tagged (VLAN 0) frames belong
+//!   to it; any other tag is refused. Frames leave it untagged.
+//! * A trunk port is in several segments, told apart by their VLANs; at most one of them has
+//!   none and takes the untagged and priority-tagged frames. Frames leave it as they would enter.
+//! * A segment without a VLAN is untagged on trunks.
+//! * Frames never cross segments.
+
+#![forbid(unsafe_code)]
+
+mod compile;
+mod decide;
+mod model;
+mod program;
+
+#[cfg(test)]
+mod tests;
+
+pub use compile::CompileError;
+pub use decide::{Action, DECISION_MASK, Decision, Lookup, decide};
+pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
+pub use port::{DropReason, PortId};
+pub use program::{Ingress, Member, Program, VlanSegment};

@@ -1,0 +1,96 @@
+//! The compiled model.
+
+use port::PortId;
+use serde::{Deserialize, Serialize};
+
+use crate::model::SegmentId;
+
+/// One port of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The port.
+    pub port: PortId,
+    /// The tag with which the segment's frames leave the port; `None`: untagged.
+    pub tag: Option<u16>,
+}
+
+/// A tag that a trunk takes, and the segment it stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VlanSegment {
+    /// The VLAN, 1 to 4094.
+    pub vid: u16,
+    /// The segment.
+    pub segment: SegmentId,
+}
+
+/// To which segment the frames from a port belong.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ingress {
+    /// The program does not know the port.
+    #[default]
+    Closed,
+    /// An access port.
+    Access(SegmentId),
+    /// A trunk port.
+    Trunk {
+        /// The segment of untagged and priority-tagged frames.
+        native: Option<SegmentId>,
+        /// The other segments, in ascending order of `vid`.
+        tagged: Vec<VlanSegment>,
+    },
+}
+
+/// An immutable forwarding program: made by [`Program::compile`], published whole, replaced by
+/// one with a greater epoch. A program that arrived damaged may forward wrongly but cannot make
+/// its methods panic.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Program {
+    pub(crate) epoch: u64,
+    /// By segment id; in each the members in ascending order of their ports.
+    pub(crate) segments: Vec<Vec<Member>>,
+    /// By port id.
+    pub(crate) ports: Vec<Ingress>,
+}
+
+impl Program {
+    /// Which program this is. The [`Default`] program forwards nothing and has epoch 0.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The ports in a segment, in ascending order; none for an unknown segment. One bounds check.
+    #[inline]
+    #[must_use]
+    pub fn members(&self, segment: SegmentId) -> &[Member] {
+        self.segments
+            .get(usize::from(segment.0))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The port's membership in a segment.
+    #[must_use]
+    pub fn member(&self, segment: SegmentId, port: PortId) -> Option<Member> {
+        let members = self.members(segment);
+        let at = members
+            .binary_search_by_key(&port, |member| member.port)
+            .ok()?;
+        members.get(at).copied()
+    }
+
+    /// The members to which a flood from `ingress` goes: all the others.
+    #[inline]
+    pub fn flood(&self, segment: SegmentId, ingress: PortId) -> impl Iterator<Item = Member> + '_ {
+        self.members(segment)
+            .iter()
+            .copied()
+            .filter(move |member| member.port != ingress)
+    }
+
+    /// How the frames of a port are classified.
+    #[must_use]
+    pub fn ingress(&self, port: PortId) -> &Ingress {
+        self.ports.get(port.0 as usize).unwrap_or(&Ingress::Closed)
+    }
+}
