@@ -1,0 +1,6 @@
+//! What `wire` says about random frames against what etherparse and smoltcp say.
+
+mod checksums;
+mod frames;
+mod parse;
+mod segments;

@@ -1,0 +1,130 @@
+//! Segments of a large frame: each valid for smoltcp and etherparse, all of them together the payload again.
+
+use super::{
+    checksums::{sum_in_pieces, verify},
+    frames,
+};
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use proptest::{collection::vec, prelude::*};
+use wire::{
+    MacAddr, Parsed, SNAPSHOT,
+    build::PacketBuilder,
+    packet::L3,
+    segment::{GsoKind, MAX_SEGMENTS, Segmenter},
+};
+
+fn kind(p: &Parsed) -> GsoKind {
+    match (p.l3, p.l4_proto) {
+        (L3::V4 { .. }, 6) => GsoKind::Tcp4,
+        (L3::V4 { .. }, _) => GsoKind::Udp4,
+        (_, 6) => GsoKind::Tcp6,
+        _ => GsoKind::Udp6,
+    }
+}
+
+fn segments(frame: &[u8], gso_size: u16, pieces: &[usize]) -> Vec<Vec<u8>> {
+    let p = Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len());
+    let (headers, payload) = frame.split_at(usize::from(p.header_len));
+    let gso = Segmenter::new(headers, payload.len(), gso_size, kind(&p), false).unwrap();
+    let frames: Vec<_> = gso
+        .iter()
+        .map(|s| {
+            let mut out = [0xcc; SNAPSHOT];
+            let n = s.write_headers(&mut out);
+            s.finish_checksum(&mut out, sum_in_pieces(&payload[s.payload_range()], pieces));
+            [&out[..n], &payload[s.payload_range()]].concat()
+        })
+        .collect();
+    assert_eq!(frames.len(), gso.count());
+    frames
+}
+
+/// The payload of a segment, and what must go on from one to the next: TCP's sequence number.
+fn open(frame: &[u8]) -> (Vec<u8>, u32) {
+    let oracle = SlicedPacket::from_ethernet(frame).expect("a segment is a frame");
+    if let Some(NetSlice::Ipv4(ip)) = &oracle.net {
+        assert_eq!(
+            usize::from(ip.header().total_len()),
+            ip.header().slice().len() + ip.payload().payload.len()
+        );
+    }
+    match oracle.transport {
+        Some(TransportSlice::Tcp(tcp)) => (tcp.payload().to_vec(), tcp.sequence_number()),
+        Some(TransportSlice::Udp(udp)) => {
+            assert_eq!(usize::from(udp.length()), 8 + udp.payload().len());
+            (udp.payload().to_vec(), 0)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ipv4_id(frame: &[u8]) -> Option<u16> {
+    match SlicedPacket::from_ethernet(frame).ok()?.net? {
+        NetSlice::Ipv4(ip) => Some(ip.header().identification()),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn segments_add_up_to_the_frame(
+        b in frames::segmentable(9000),
+        gso_size in 8u16..2000,
+        pieces in vec(0usize..700, 0..4),
+    ) {
+        let frame = b.build();
+        let (payload, first_seq) = open(&frame);
+        let parts = segments(&frame, gso_size, &pieces);
+        let mut joined = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            prop_assert!(verify(part), "segment {i}");
+            let (bytes, seq) = open(part);
+            if kind(&Parsed::parse(&frame[..frame.len().min(SNAPSHOT)], frame.len())).is_tcp() {
+                prop_assert_eq!(seq, first_seq.wrapping_add(joined.len() as u32));
+            }
+            prop_assert_eq!(ipv4_id(part), ipv4_id(&frame).map(|id| id.wrapping_add(i as u16)));
+            prop_assert!(bytes.len() == usize::from(gso_size) || i + 1 == parts.len());
+            joined.extend(bytes);
+        }
+        prop_assert_eq!(joined, payload);
+    }
+
+    #[test]
+    fn any_bytes_are_segmented_or_refused(
+        headers in prop_oneof![frames::damaged(), vec(any::<u8>(), 0..250)],
+        payload_len in 0usize..70_000,
+        gso_size: u16,
+        (tcp, v4, ecn) in any::<(bool, bool, bool)>(),
+    ) {
+        let kind = match (tcp, v4) {
+            (true, true) => GsoKind::Tcp4,
+            (true, false) => GsoKind::Tcp6,
+            (false, true) => GsoKind::Udp4,
+            (false, false) => GsoKind::Udp6,
+        };
+        if let Ok(gso) = Segmenter::new(&headers, payload_len, gso_size, kind, ecn) {
+            prop_assert!(gso.count() <= MAX_SEGMENTS);
+            let mut out = [0; SNAPSHOT];
+            for s in gso.iter() {
+                prop_assert_eq!(s.write_headers(&mut out), headers.len());
+                s.finish_checksum(&mut out, wire::Sum::new());
+                s.partial_checksum(&mut out);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_frame_at_the_smallest_segment_size() {
+    let payload: Vec<u8> = (0..65_495u32).map(|i| i as u8).collect();
+    let frame = PacketBuilder::new(MacAddr::ZERO, MacAddr::BROADCAST)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+        .tcp(Default::default())
+        .payload(&payload)
+        .build();
+    let parts = segments(&frame, 48, &[]);
+    assert_eq!(parts.len(), 1365);
+    assert!(parts.iter().all(|part| verify(part)));
+}
