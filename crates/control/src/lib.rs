@@ -2,6 +2,7 @@
 //!
 //! * [`config`] reads the configuration file into a wanted state.
 //! * [`wanted`] checks a wanted state, changes it, and says what differs between two of them.
+//! * [`learning`] is the forwarding database: which station is behind which port.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
@@ -9,5 +10,6 @@
 
 pub mod command;
 pub mod config;
+pub mod learning;
 pub mod server;
 pub mod wanted;

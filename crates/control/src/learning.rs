@@ -1,0 +1,418 @@
+//! The forwarding database: behind which port a station is, learned from the frames it sends.
+//!
+//! A value without I/O and without a clock: every call brings `now`, the time since an arbitrary
+//! fixed moment, and returns [`Effect`]s for the caller to carry out (drop cached flows, log, count).
+//!
+//! # Whose MAC is it?
+//!
+//! A guest may move, and then its address speaks from another port while the old port is silent. A
+//! guest may also claim its neighbour's address, and then both ports speak. So a claim is believed
+//! at once and taken back when the other port is heard:
+//!
+//! ```text
+//!              B speaks                        A silent for move_window
+//!   held by A -----------> held by B, in doubt ------------------------> held by B
+//!      ^                        |
+//!      |   A speaks within move_window
+//!      +------------------------+   and B is barred from the address: 30 s, then 60 s, ... 10 min
+//! ```
+//!
+//! Of two ports that both speak, the one with the older claim keeps the address. Claims are
+//! remembered for `age` after they were lost, so a guest that took the address of an idle neighbour
+//! loses it when the neighbour wakes up, and cannot have the neighbour barred. While a port is
+//! barred its frames with that source are dropped and teach nothing. Bars end with the entry: when
+//! the holder has aged out or its port is gone, there is nobody left to protect.
+//!
+//! Not covered: an address that its owner has not used for `age` belongs to whoever speaks first.
+//! Pin it ([`Fdb::pin`]) where that matters: then no other port may use it as a source.
+
+mod effect;
+mod entry;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::time::Duration;
+
+use policy::{Lookup, PortId, SegmentId};
+use wire::MacAddr;
+
+pub use effect::{Counters, Effect, Refusal, Side};
+use entry::{Entry, Verdict};
+pub use limits::Limits;
+
+/// A station's address, within its segment.
+type Key = (SegmentId, MacAddr);
+
+/// One line of `lasthop fdb list`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Station {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// Its address.
+    pub mac: MacAddr,
+    /// The port behind which it is.
+    pub port: PortId,
+    /// Time since it was last heard; zero for a pinned one.
+    pub age: Duration,
+    /// Pinned by the operator: not learned, does not age or move.
+    pub pinned: bool,
+}
+
+/// The forwarding database. See the module.
+#[derive(Debug, Default)]
+pub struct Fdb {
+    limits: Limits,
+    entries: HashMap<Key, Entry>,
+    /// Learned entries by port; pinned ones do not count.
+    learned: HashMap<PortId, usize>,
+    /// Learned entries in total.
+    total: usize,
+    /// Number of the next claim: an order that has no ties.
+    next_claim: u64,
+    counters: Counters,
+}
+
+impl Fdb {
+    /// An empty database.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+
+    /// A frame of `mac` came in by `port`: the `learn` of a decision, or an announcement (RARP,
+    /// gratuitous ARP). If the result is not empty, decide again before installing a flow.
+    pub fn learn(
+        &mut self,
+        now: Duration,
+        segment: SegmentId,
+        mac: MacAddr,
+        port: PortId,
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let key = (segment, mac);
+        self.drop_stale(now, key, &mut effects);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            self.learn_new(now, key, port, &mut effects);
+            return effects;
+        };
+        let holder = entry.port();
+        match entry.hear(now, port, &self.limits, &mut self.next_claim) {
+            Verdict::Known => {}
+            Verdict::Refused(why) => self.refuse(key, port, why, &mut effects),
+            Verdict::Moved => self.moved(key, holder, port, &mut effects),
+            Verdict::Returned { until } => {
+                self.moved(key, holder, port, &mut effects);
+                self.barred(key, holder, until, &mut effects);
+            }
+            Verdict::Barred { until } => {
+                self.barred(key, port, until, &mut effects);
+                effects.push(invalidate(key, Side::Both));
+            }
+        }
+        effects
+    }
+
+    /// A cached flow of `mac` from `port` was used at time `seen`: keeps the entry young. Old news
+    /// of a port that no longer holds the address is ignored, as its flows are being invalidated.
+    pub fn refresh(&mut self, seen: Duration, segment: SegmentId, mac: MacAddr, port: PortId) {
+        if let Some(entry) = self.entries.get_mut(&(segment, mac)) {
+            entry.refresh(seen, port);
+        }
+    }
+
+    /// Takes over what a predecessor had learned, from a flow that the switch still has: the
+    /// latest use wins and nobody is judged. For use after a restart, before the first `learn`.
+    pub fn adopt(&mut self, seen: Duration, segment: SegmentId, mac: MacAddr, port: PortId) {
+        let key = (segment, mac);
+        match self.entries.get(&key) {
+            Some(entry) if entry.port() == port || entry.pinned() || entry.seen() >= seen => {
+                self.refresh(seen, segment, mac, port);
+            }
+            Some(_) => {
+                self.remove(key);
+                self.learn_new(seen, key, port, &mut Vec::new());
+            }
+            None => self.learn_new(seen, key, port, &mut Vec::new()),
+        }
+    }
+
+    /// Ties an address to a port until [`Fdb::unpin`]. No other port may use it as a source.
+    pub fn pin(&mut self, segment: SegmentId, mac: MacAddr, port: PortId) -> Vec<Effect> {
+        let key = (segment, mac);
+        let mut effects = Vec::new();
+        let before = self.remove(key);
+        self.entries.insert(key, Entry::pin(port));
+        match before {
+            Some(before) if before.pinned() && before.port() == port => return effects,
+            Some(before) if before.port() != port => {
+                effects.push(Effect::Moved {
+                    segment,
+                    mac,
+                    from: before.port(),
+                    to: port,
+                });
+            }
+            _ => effects.push(Effect::Learned { segment, mac, port }),
+        }
+        effects.push(invalidate(key, Side::Both));
+        effects
+    }
+
+    /// Takes back a [`Fdb::pin`]; the address is then unknown. Nothing happens to a learned one.
+    pub fn unpin(&mut self, segment: SegmentId, mac: MacAddr) -> Vec<Effect> {
+        let key = (segment, mac);
+        let mut effects = Vec::new();
+        if self.entries.get(&key).is_some_and(Entry::pinned) {
+            self.forget(key, &mut effects);
+        }
+        effects
+    }
+
+    /// Forgets what is too old and lifts the bars that have ended. Cost: one pass over all entries.
+    pub fn expire(&mut self, now: Duration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let (before, limits) = (self.entries.len(), self.limits);
+        self.forget_where(|_, entry| entry.is_stale(now, &limits), &mut effects);
+        self.counters.aged += (before - self.entries.len()) as u64;
+        for (&key, entry) in &mut self.entries {
+            if entry.lift_bars(now, &limits) {
+                effects.push(invalidate(key, Side::Both));
+            }
+        }
+        effects
+    }
+
+    /// When [`Fdb::expire`] will have something to do, if ever. Cost: one pass over all entries.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Duration> {
+        self.entries
+            .values()
+            .filter_map(|entry| entry.next_expiry(&self.limits))
+            .min()
+    }
+
+    /// The port is gone: forgets its stations, pins, claims and bars.
+    pub fn forget_port(&mut self, port: PortId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.forget_where(|_, entry| entry.port() == port, &mut effects);
+        self.forget_claims_where(port, |_| true, &mut effects);
+        effects
+    }
+
+    /// The segment is gone.
+    pub fn forget_segment(&mut self, segment: SegmentId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.forget_where(|key, _| key.0 == segment, &mut effects);
+        effects
+    }
+
+    /// The port has left the segment.
+    pub fn forget_member(&mut self, segment: SegmentId, port: PortId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.forget_where(
+            |key, entry| key.0 == segment && entry.port() == port,
+            &mut effects,
+        );
+        self.forget_claims_where(port, |key| key.0 == segment, &mut effects);
+        effects
+    }
+
+    /// What [`policy::decide`] asks, as of `now`.
+    #[must_use]
+    pub fn at(&self, now: Duration) -> View<'_> {
+        View { fdb: self, now }
+    }
+
+    /// All stations, sorted by segment and address.
+    #[must_use]
+    pub fn list(&self, now: Duration) -> Vec<Station> {
+        let fresh = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| !entry.is_stale(now, &self.limits));
+        let mut all: Vec<_> = fresh
+            .map(|(&(segment, mac), entry)| Station {
+                segment,
+                mac,
+                port: entry.port(),
+                age: entry.idle(now),
+                pinned: entry.pinned(),
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Addresses learned at a port; pinned ones do not count.
+    #[must_use]
+    pub fn learned_at(&self, port: PortId) -> usize {
+        self.learned.get(&port).copied().unwrap_or(0)
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn learn_new(&mut self, now: Duration, key: Key, port: PortId, effects: &mut Vec<Effect>) {
+        if !key.1.is_station() {
+            return; // A decision never asks for this; an announcement may.
+        }
+        if self.learned_at(port) >= self.limits.per_port {
+            return self.refuse(key, port, Refusal::PortFull, effects);
+        }
+        if self.total >= self.limits.total {
+            return self.refuse(key, port, Refusal::TableFull, effects);
+        }
+        self.entries
+            .insert(key, Entry::learn(now, port, &mut self.next_claim));
+        *self.learned.entry(port).or_default() += 1;
+        self.total += 1;
+        self.counters.learned += 1;
+        effects.push(Effect::Learned {
+            segment: key.0,
+            mac: key.1,
+            port,
+        });
+        // Until now its frames were flooded.
+        effects.push(invalidate(key, Side::Destination));
+    }
+
+    fn moved(&mut self, key: Key, from: PortId, to: PortId, effects: &mut Vec<Effect>) {
+        self.count_down(from);
+        *self.learned.entry(to).or_default() += 1;
+        self.counters.moved += 1;
+        effects.push(Effect::Moved {
+            segment: key.0,
+            mac: key.1,
+            from,
+            to,
+        });
+        effects.push(invalidate(key, Side::Both));
+    }
+
+    fn barred(&mut self, key: Key, port: PortId, until: Duration, effects: &mut Vec<Effect>) {
+        self.counters.false_claims += 1;
+        effects.push(Effect::Barred {
+            segment: key.0,
+            mac: key.1,
+            port,
+            until,
+        });
+    }
+
+    fn refuse(&mut self, key: Key, port: PortId, why: Refusal, effects: &mut Vec<Effect>) {
+        *self.counters.refused_for(why) += 1;
+        effects.push(Effect::Refused {
+            segment: key.0,
+            mac: key.1,
+            port,
+            why,
+        });
+    }
+
+    fn drop_stale(&mut self, now: Duration, key: Key, effects: &mut Vec<Effect>) {
+        if self
+            .entries
+            .get(&key)
+            .is_some_and(|entry| entry.is_stale(now, &self.limits))
+        {
+            self.counters.aged += 1;
+            self.forget(key, effects);
+        }
+    }
+
+    fn forget_where(
+        &mut self,
+        mut which: impl FnMut(&Key, &Entry) -> bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let gone = self.entries.iter().filter(|(key, entry)| which(key, entry));
+        for key in gone.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.forget(key, effects);
+        }
+    }
+
+    fn forget_claims_where(
+        &mut self,
+        port: PortId,
+        which: impl Fn(&Key) -> bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        for (&key, entry) in self.entries.iter_mut().filter(|(key, _)| which(key)) {
+            if entry.forget_claims_of(port) {
+                effects.push(invalidate(key, Side::Both));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: Key, effects: &mut Vec<Effect>) {
+        if let Some(entry) = self.remove(key) {
+            let (segment, mac) = key;
+            effects.push(Effect::Forgotten {
+                segment,
+                mac,
+                port: entry.port(),
+            });
+            effects.push(invalidate(key, Side::Both));
+        }
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        if !entry.pinned() {
+            self.count_down(entry.port());
+            self.total -= 1;
+        }
+        Some(entry)
+    }
+
+    fn count_down(&mut self, port: PortId) {
+        if let Slot::Occupied(mut count) = self.learned.entry(port) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+fn invalidate((segment, mac): Key, side: Side) -> Effect {
+    Effect::Invalidate { segment, mac, side }
+}
+
+/// The database as of one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    fdb: &'a Fdb,
+    now: Duration,
+}
+
+impl View<'_> {
+    fn entry(&self, key: Key) -> Option<&Entry> {
+        self.fdb
+            .entries
+            .get(&key)
+            .filter(|entry| !entry.is_stale(self.now, &self.fdb.limits))
+    }
+}
+
+impl Lookup for View<'_> {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self.entry((segment, mac)).map(Entry::port)
+    }
+
+    fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool {
+        let refusal = self
+            .entry((segment, mac))
+            .and_then(|entry| entry.refusal(self.now, port));
+        refusal.is_some()
+    }
+}

@@ -1,0 +1,296 @@
+//! Random histories.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Learn(SegmentId, MacAddr, PortId),
+    Refresh(SegmentId, MacAddr, PortId),
+    Pin(SegmentId, MacAddr, PortId),
+    Unpin(SegmentId, MacAddr),
+    Expire,
+    ForgetPort(PortId),
+    ForgetSegment(SegmentId),
+    ForgetMember(SegmentId, PortId),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let segment = || (0..2u16).prop_map(SegmentId);
+    let port = || (1..4u32).prop_map(PortId);
+    let triple = || (segment(), (1..6u8).prop_map(mac), port());
+    prop_oneof![
+        12 => triple().prop_map(|(s, m, p)| Step::Learn(s, m, p)),
+        4 => triple().prop_map(|(s, m, p)| Step::Refresh(s, m, p)),
+        1 => triple().prop_map(|(s, m, p)| Step::Pin(s, m, p)),
+        1 => triple().prop_map(|(s, m, _)| Step::Unpin(s, m)),
+        2 => Just(Step::Expire),
+        1 => port().prop_map(Step::ForgetPort),
+        1 => segment().prop_map(Step::ForgetSegment),
+        1 => (segment(), port()).prop_map(|(s, p)| Step::ForgetMember(s, p)),
+    ]
+}
+
+/// Steps and the milliseconds before each.
+fn history(pauses: std::ops::Range<u64>) -> impl Strategy<Value = Vec<(u64, Step)>> {
+    prop::collection::vec((pauses, step()), 1..120)
+}
+
+fn limits() -> Limits {
+    Limits {
+        age: secs(10),
+        per_port: 3,
+        total: 6,
+        move_window: millis(200),
+        hold: secs(1),
+        max_hold: secs(4),
+    }
+}
+
+fn apply(fdb: &mut Fdb, now: Duration, step: &Step) -> Vec<Effect> {
+    match *step {
+        Step::Learn(segment, mac, port) => fdb.learn(now, segment, mac, port),
+        Step::Refresh(segment, mac, port) => {
+            fdb.refresh(now, segment, mac, port);
+            Vec::new()
+        }
+        Step::Pin(segment, mac, port) => fdb.pin(segment, mac, port),
+        Step::Unpin(segment, mac) => fdb.unpin(segment, mac),
+        Step::Expire => fdb.expire(now),
+        Step::ForgetPort(port) => fdb.forget_port(port),
+        Step::ForgetSegment(segment) => fdb.forget_segment(segment),
+        Step::ForgetMember(segment, port) => fdb.forget_member(segment, port),
+    }
+}
+
+/// The database without the guard: a list, searched from end to end.
+#[derive(Default)]
+struct Naive(Vec<Station>, Vec<Duration>);
+
+impl Naive {
+    fn find(&self, segment: SegmentId, mac: MacAddr) -> Option<usize> {
+        self.0
+            .iter()
+            .position(|station| station.segment == segment && station.mac == mac)
+    }
+
+    fn keep(&mut self, keep: impl Fn(&Station, Duration) -> bool) {
+        let all = std::mem::take(&mut self.0)
+            .into_iter()
+            .zip(std::mem::take(&mut self.1));
+        (self.0, self.1) = all.filter(|(station, seen)| keep(station, *seen)).unzip();
+    }
+
+    fn add(&mut self, now: Duration, segment: SegmentId, mac: MacAddr, port: PortId, pinned: bool) {
+        self.0.push(Station {
+            segment,
+            mac,
+            port,
+            age: Duration::ZERO,
+            pinned,
+        });
+        self.1.push(now);
+    }
+
+    fn apply(&mut self, now: Duration, step: &Step, limits: &Limits) {
+        // Nothing can be told from old entries, so they may as well go now.
+        self.keep(|station, seen| station.pinned || now - seen < limits.age);
+        match *step {
+            Step::Learn(segment, mac, port) => self.learn(now, segment, mac, port, limits),
+            Step::Refresh(segment, mac, port) => {
+                let at = self
+                    .find(segment, mac)
+                    .filter(|at| self.0[*at].port == port);
+                at.into_iter().for_each(|at| self.1[at] = now);
+            }
+            Step::Pin(segment, mac, port) => {
+                self.keep(|station, _| station.segment != segment || station.mac != mac);
+                self.add(now, segment, mac, port, true);
+            }
+            Step::Unpin(segment, mac) => self.keep(|station, _| {
+                !station.pinned || station.segment != segment || station.mac != mac
+            }),
+            Step::Expire => {}
+            Step::ForgetPort(port) => self.keep(|station, _| station.port != port),
+            Step::ForgetSegment(segment) => self.keep(|station, _| station.segment != segment),
+            Step::ForgetMember(segment, port) => {
+                self.keep(|station, _| station.segment != segment || station.port != port);
+            }
+        }
+    }
+
+    fn learn(
+        &mut self,
+        now: Duration,
+        segment: SegmentId,
+        mac: MacAddr,
+        port: PortId,
+        limits: &Limits,
+    ) {
+        let learned = |at: Option<PortId>| {
+            let own =
+                |station: &&Station| !station.pinned && at.is_none_or(|at| station.port == at);
+            self.0.iter().filter(own).count()
+        };
+        match self.find(segment, mac) {
+            Some(at) if self.0[at].pinned => {}
+            Some(at) => (self.0[at].port, self.1[at]) = (port, now),
+            None if learned(Some(port)) >= limits.per_port || learned(None) >= limits.total => {}
+            None => self.add(now, segment, mac, port, false),
+        }
+    }
+
+    fn list(&self, now: Duration) -> Vec<Station> {
+        let age = |station: &Station, seen| if station.pinned { secs(0) } else { now - seen };
+        let aged = |(station, seen): (&Station, &Duration)| Station {
+            age: age(station, *seen),
+            ..*station
+        };
+        let mut all: Vec<_> = self.0.iter().zip(&self.1).map(aged).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Where nobody speaks within the window the guard has nothing to say, and the database is a
+    /// table with ageing and limits.
+    #[test]
+    fn agrees_with_a_naive_table(history in history(250..3000)) {
+        let limits = limits();
+        let (mut fdb, mut naive, mut now) = (Fdb::new(limits), Naive::default(), secs(0));
+        for (pause, step) in history {
+            now += millis(pause);
+            // The database counts what is too old until it is told to look; the list does not.
+            fdb.expire(now);
+            apply(&mut fdb, now, &step);
+            naive.apply(now, &step, &limits);
+            prop_assert_eq!(fdb.list(now), naive.list(now));
+        }
+    }
+
+    /// Who follows the effects knows the database, and is told of everything that changes a
+    /// decision.
+    #[test]
+    fn effects_tell_everything(history in history(0..400)) {
+        let (mut fdb, mut now) = (Fdb::new(limits()), secs(0));
+        let mut mirror = BTreeMap::new();
+        for (pause, step) in history {
+            now += millis(pause);
+            let mut effects = fdb.expire(now);
+            let before = decisions(&fdb, now);
+            let expired = effects.len();
+            effects.extend(apply(&mut fdb, now, &step));
+            let told = |key| effects[expired..].iter().any(|effect| {
+                matches!(effect, Effect::Invalidate { segment, mac, .. } if (*segment, *mac) == key)
+            });
+            for (key, decision) in decisions(&fdb, now) {
+                prop_assert!(decision == before[&key] || told(key), "{:?} {:?}", key, step);
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Learned { segment, mac, port } => {
+                        mirror.insert((segment, mac), port);
+                    }
+                    Effect::Moved { segment, mac, from, to } => {
+                        prop_assert_eq!(mirror.insert((segment, mac), to), Some(from));
+                    }
+                    Effect::Forgotten { segment, mac, port } => {
+                        prop_assert_eq!(mirror.remove(&(segment, mac)), Some(port));
+                    }
+                    _ => {}
+                }
+            }
+            let list: BTreeMap<_, _> =
+                fdb.list(now).iter().map(|s| ((s.segment, s.mac), s.port)).collect();
+            prop_assert_eq!(&list, &mirror);
+        }
+    }
+
+    /// Counts match the table, barred ports change nothing, and `next_expiry` is exact.
+    #[test]
+    fn promises_hold_at_every_step(history in history(0..400)) {
+        let (mut fdb, mut now) = (Fdb::new(limits()), secs(0));
+        for (pause, step) in history {
+            now += millis(pause);
+            fdb.expire(now);
+            if let Step::Learn(segment, mac, port) = step {
+                let view = fdb.at(now);
+                let (barred, holder) = (view.is_barred(segment, mac, port), view.port_of(segment, mac));
+                apply(&mut fdb, now, &step);
+                let after = fdb.at(now).port_of(segment, mac);
+                prop_assert!(!barred || (after == holder && after != Some(port)));
+            } else {
+                apply(&mut fdb, now, &step);
+            }
+            fdb.expire(now);
+            let list = fdb.list(now);
+            for port in [A, B, C] {
+                let learned = list.iter().filter(|s| s.port == port && !s.pinned).count();
+                prop_assert_eq!(fdb.learned_at(port), learned);
+            }
+            prop_assert!(list.iter().filter(|station| !station.pinned).count() <= limits().total);
+            if let Some(next) = fdb.next_expiry() {
+                prop_assert!(next > now);
+                prop_assert_eq!(fdb.expire(next - Duration::from_nanos(1)), []);
+            }
+        }
+        if let Some(next) = fdb.next_expiry() {
+            prop_assert_ne!(fdb.expire(next), []);
+        }
+    }
+
+    /// A guest that speaks at least once a window keeps its address, whatever others do.
+    #[test]
+    fn a_speaking_guest_keeps_its_address(
+        claims in prop::collection::vec((0..200u64, 2..6u32), 1..200),
+    ) {
+        let mut fdb = Fdb::new(limits());
+        let mut now = secs(0);
+        fdb.learn(now, LAN, mac(1), A);
+        for (pause, port) in claims {
+            now += millis(pause);
+            if port < 5 {
+                fdb.learn(now, LAN, mac(1), PortId(port));
+            }
+            now += millis(200 - pause);
+            fdb.learn(now, LAN, mac(1), A);
+            prop_assert_eq!(fdb.at(now).port_of(LAN, mac(1)), Some(A));
+            prop_assert!(!fdb.at(now).is_barred(LAN, mac(1), A));
+        }
+    }
+}
+
+/// All that a decision may ask, for every address.
+fn decisions(
+    fdb: &Fdb,
+    now: Duration,
+) -> BTreeMap<(SegmentId, MacAddr), (Option<PortId>, [bool; 3])> {
+    let view = fdb.at(now);
+    let keys = [LAN, DMZ]
+        .into_iter()
+        .flat_map(|s| (1..6).map(move |last| (s, mac(last))));
+    keys.map(|(s, m)| {
+        (
+            (s, m),
+            (
+                view.port_of(s, m),
+                [A, B, C].map(|p| view.is_barred(s, m, p)),
+            ),
+        )
+    })
+    .collect()
+}
