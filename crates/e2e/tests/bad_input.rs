@@ -1,0 +1,276 @@
+//! What is wrong is refused with a message that says what and where; nothing else changes.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::turn;
+
+const GOOD: &str = r#"
+[switch]
+name = "host1"
+
+[[segment]]
+name = "blue"
+vlan = 10
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+segment = "blue"
+"#;
+
+/// Each wrong configuration: what is put in place of what, the line that the complaint must name, and words of it.
+const WRONG: [(&str, &str, u32, &[&str]); 10] = [
+    ("[switch]", "[swich]", 2, &["swich"]),
+    ("name = \"blue\"", "name = 7", 6, &["name", "string"]),
+    ("vlan = 10", "vlan = 4095", 7, &["vlan", "4094"]),
+    ("vlan = 10", "vlan = \"ten\"", 7, &["vlan"]),
+    (
+        "kind = \"vhost-user\"",
+        "kind = \"tap\"",
+        11,
+        &["kind", "vhost-user"],
+    ),
+    (
+        "socket = \"vm1.sock\"",
+        "sockett = \"vm1.sock\"",
+        12,
+        &["sockett", "socket"],
+    ),
+    (
+        "segment = \"blue\"",
+        "segment = \"green\"",
+        13,
+        &["green", "segment"],
+    ),
+    (
+        "segment = \"blue\"",
+        "segment = \"blue\"\nqueues = 65",
+        14,
+        &["queues", "64"],
+    ),
+    (
+        "segment = \"blue\"",
+        "segment = \"blue\"\nmac = \"52:54\"",
+        14,
+        &["mac"],
+    ),
+    (
+        "segment = \"blue\"",
+        "segment = \"blue\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm2.sock\"",
+        15,
+        &["vm1", "name"],
+    ),
+];
+
+#[test]
+fn wrong_configurations_are_refused_by_line() {
+    let turn = turn();
+    for (right, wrong, line, words) in WRONG {
+        turn.step(wrong.lines().last().unwrap_or_default());
+        let (status, complaint) = Lasthop::refused(&GOOD.replacen(right, wrong, 1));
+        assert_eq!(status, 2, "{complaint}");
+        assert!(
+            complaint.contains("lasthop.toml"),
+            "no file in: {complaint}"
+        );
+        assert!(
+            complaint.contains(&format!(":{line}")) || complaint.contains(&format!("line {line}")),
+            "line {line}: {complaint}"
+        );
+        for word in words {
+            assert!(complaint.contains(word), "no {word:?} in: {complaint}");
+        }
+    }
+}
+
+#[test]
+fn sockets_that_cannot_be_are_refused() {
+    let turn = turn();
+    turn.step("a path that is too long");
+    let long = format!("{}.sock", "x".repeat(120));
+    let (status, complaint) = Lasthop::refused(&GOOD.replace("vm1.sock", &long));
+    assert_eq!(status, 2, "{complaint}");
+    assert!(
+        complaint.contains("socket") && complaint.contains("long"),
+        "{complaint}"
+    );
+
+    turn.step("a path on which somebody listens");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("taken.sock");
+    let _holder = UnixListener::bind(&path).expect("a socket of our own");
+    let (status, complaint) =
+        Lasthop::refused(&GOOD.replace("vm1.sock", &path.display().to_string()));
+    assert_eq!(status, 2, "{complaint}");
+    assert!(complaint.contains("taken.sock"), "{complaint}");
+    assert!(path.exists(), "somebody else's socket was removed");
+
+    turn.step("a configuration file that is not there");
+    let output = std::process::Command::new(e2e::paths::binary("lasthop"))
+        .args([
+            "run",
+            "--config",
+            "/nonexistent/lasthop.toml",
+            "--runtime-dir",
+        ])
+        .arg(folder.path())
+        .output()
+        .expect("lasthop runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/lasthop.toml"));
+}
+
+#[test]
+fn commands_that_cannot_be_are_refused_and_change_nothing() {
+    let turn = turn();
+    let lasthop = Lasthop::start(GOOD);
+    let before = lasthop.json(&["port", "list"]);
+    let add = |rest: &[&str]| {
+        let args = [&["port", "add"], rest].concat();
+        let output = lasthop.cli(&args);
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    for (rest, word) in [
+        (
+            &["vm1", "--kind", "vhost-user", "--socket", "other.sock"][..],
+            "vm1",
+        ),
+        (
+            &["vm2", "--kind", "vhost-user", "--socket", "vm1.sock"],
+            "vm1.sock",
+        ),
+        (
+            &[
+                "vm2",
+                "--kind",
+                "vhost-user",
+                "--socket",
+                "vm2.sock",
+                "--segment",
+                "green",
+            ],
+            "green",
+        ),
+        (
+            &[
+                "vm2",
+                "--kind",
+                "vhost-user",
+                "--socket",
+                "vm2.sock",
+                "--queues",
+                "65",
+            ],
+            "64",
+        ),
+    ] {
+        turn.step(&rest.join(" "));
+        let (status, complaint) = add(rest);
+        assert_eq!(status, Some(2), "{complaint}");
+        assert!(complaint.contains(word), "no {word:?} in: {complaint}");
+    }
+    assert!(!lasthop.cli(&["port", "remove", "nobody"]).status.success());
+    assert_eq!(lasthop.json(&["port", "list"]), before);
+    lasthop.stop();
+}
+
+/// A vhost-user message: request, flags with version 1, size, payload.
+fn message(request: u32, payload: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(payload.len()).expect("a short payload");
+    [
+        &request.to_ne_bytes()[..],
+        &1_u32.to_ne_bytes(),
+        &size.to_ne_bytes(),
+        payload,
+    ]
+    .concat()
+}
+
+/// Waits until the other side hangs up.
+fn hung_up(stream: &mut UnixStream) {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("a non-zero time-out");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the switch hangs up");
+}
+
+#[test]
+fn a_vmm_with_a_bad_message_is_disconnected_and_the_port_listens_again() {
+    let turn = turn();
+    let lasthop = Lasthop::start(GOOD);
+    lasthop.wait_port("vm1", "waiting");
+    let bad: [(&str, Vec<u8>); 4] = [
+        ("a request that does not exist", message(200, &[])),
+        ("a payload of the wrong size", message(2, &[0; 3])),
+        (
+            "a payload that is too long",
+            [
+                &2_u32.to_ne_bytes()[..],
+                &1_u32.to_ne_bytes(),
+                &u32::MAX.to_ne_bytes(),
+            ]
+            .concat(),
+        ),
+        (
+            "another protocol version",
+            [
+                &1_u32.to_ne_bytes()[..],
+                &3_u32.to_ne_bytes(),
+                &0_u32.to_ne_bytes(),
+            ]
+            .concat(),
+        ),
+    ];
+    for (what, bytes) in bad {
+        turn.step(what);
+        let mut stream = UnixStream::connect(lasthop.socket("vm1.sock")).expect("the port listens");
+        stream.write_all(&bytes).expect("the switch reads");
+        hung_up(&mut stream);
+        let port = lasthop.wait_port("vm1", "waiting");
+        assert!(
+            port["reason"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty()),
+            "no reason: {port}"
+        );
+    }
+    turn.step("logged once a time");
+    let reason = lasthop.port("vm1")["reason"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let log = lasthop.log();
+    assert!(log.contains("vm1"), "nothing in the log about vm1:\n{log}");
+    assert!(
+        log.matches(&reason).count() <= 2,
+        "{reason:?} floods the log:\n{log}"
+    );
+    lasthop.stop();
+}
+
+#[test]
+fn guest_memory_that_is_not_shared_gets_a_hint() {
+    let turn = turn();
+    let lasthop = Lasthop::start(GOOD);
+    turn.step("QEMU without share=on");
+    let _vm = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .private_memory()
+        .start();
+    lasthop.wait_reason("vm1", "share=on");
+    turn.step("the port still works for one with it");
+    drop(_vm);
+    let _vm = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .start()
+        .ready();
+    lasthop.wait_port("vm1", "up");
+    lasthop.stop();
+}

@@ -1,0 +1,132 @@
+//! One guest misbehaves, dies or is unplugged under traffic: two others that talk notice nothing.
+
+use std::time::Duration;
+
+use e2e::guest::{Guest, GuestSpec};
+use e2e::lasthop::Lasthop;
+use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
+use e2e::{Turn, turn};
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+
+[[port]]
+name = "vm3"
+kind = "vhost-user"
+socket = "vm3.sock"
+"#;
+
+struct World {
+    lasthop: Lasthop,
+    vm1: Guest,
+    vm2: Guest,
+    vm3: Guest,
+}
+
+impl World {
+    fn third(lasthop: &Lasthop) -> Guest {
+        GuestSpec::dialing("vm3", lasthop.socket("vm3.sock"))
+            .ip("10.0.0.3/24")
+            .start()
+    }
+
+    fn new() -> World {
+        let lasthop = Lasthop::start(CONFIG);
+        let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+            .ip("10.0.0.1/24")
+            .start();
+        let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+            .ip("10.0.0.2/24")
+            .packed()
+            .start();
+        let vm3 = World::third(&lasthop);
+        let (vm1, mut vm2, vm3) = (vm1.ready(), vm2.ready(), vm3.ready());
+        serve_iperf(&mut vm2);
+        World {
+            lasthop,
+            vm1,
+            vm2,
+            vm3,
+        }
+    }
+
+    /// Lets vm3 send TCP to vm2 while vm1 pings vm2, does something to vm3, and checks that vm1 lost nothing.
+    fn unnoticed(&mut self, turn: &Turn, what: &str, disturb: impl FnOnce(&mut World)) {
+        turn.step(what);
+        assert!(reachable(&mut self.vm3, "10.0.0.2"), "before: {what}");
+        let steady = PingRun::start(&mut self.vm1, "10.0.0.2", 300);
+        let load = IperfRun::start(&mut self.vm3, "10.0.0.2", 60, "");
+        std::thread::sleep(Duration::from_millis(700));
+        disturb(self);
+        load.abandon();
+        let steady = steady.wait();
+        assert_eq!(steady.lost(), 0, "{what}: {steady:?}");
+        // The server in vm2 is still with its lost client; the next step gets a fresh one.
+        self.vm2.run("killall iperf3; sleep 0.2");
+        serve_iperf(&mut self.vm2);
+    }
+}
+
+#[test]
+fn others_notice_nothing() {
+    let turn = turn();
+    turn.step("boot three guests");
+    let mut world = World::new();
+    assert_eq!(ping(&mut world.vm1, "10.0.0.2", 20).lost(), 0);
+
+    world.unnoticed(&turn, "reset under traffic", |world| world.vm3.reset());
+    world.unnoticed(&turn, "reboot from inside under traffic", |world| {
+        world.vm3.reboot()
+    });
+    world.unnoticed(&turn, "kill -9 of QEMU under traffic", |world| {
+        world.vm3.kill();
+        world.lasthop.wait_port("vm3", "waiting");
+        world.vm3 = World::third(&world.lasthop).ready();
+    });
+    world.unnoticed(&turn, "removal of the port under traffic", |world| {
+        world.lasthop.ok(&["port", "remove", "vm3"]);
+        assert!(
+            !world.lasthop.socket("vm3.sock").exists(),
+            "the socket of a removed port is left behind"
+        );
+        world.lasthop.ok(&[
+            "port",
+            "add",
+            "vm3",
+            "--kind",
+            "vhost-user",
+            "--socket",
+            "vm3.sock",
+        ]);
+        // QEMU dials again by itself.
+        world.lasthop.wait_port("vm3", "up");
+    });
+    assert!(
+        reachable(&mut world.vm3, "10.0.0.2"),
+        "after the port came back"
+    );
+
+    turn.step("a guest that stands still: the others go on");
+    world.vm3.pause();
+    assert_eq!(ping(&mut world.vm1, "10.0.0.2", 100).lost(), 0);
+    world.vm3.resume();
+    assert!(reachable(&mut world.vm3, "10.0.0.2"));
+
+    turn.step("QEMU ends in order, and Lasthop too");
+    world.vm3.quit();
+    world.lasthop.wait_port("vm3", "waiting");
+    assert_eq!(ping(&mut world.vm1, "10.0.0.2", 50).lost(), 0);
+    world.lasthop.stop();
+    turn.step("done");
+}

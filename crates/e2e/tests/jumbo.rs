@@ -1,0 +1,87 @@
+//! MTU 9000 and two queue pairs.
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::traffic::{PingRun, iperf, ping, serve_iperf};
+use e2e::turn;
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[segment]]
+name = "blue"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+segment = "blue"
+queues = 2
+mtu = 9000
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+segment = "blue"
+queues = 2
+mtu = 9000
+"#;
+
+#[test]
+fn jumbo_frames_and_two_queue_pairs() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    turn.step(
+        "boot two guests with two CPUs and two queue pairs, one of them packed without offloads",
+    );
+    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .ip("10.0.0.1/24")
+        .mtu(9000)
+        .pairs(2)
+        .start();
+    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+        .ip("10.0.0.2/24")
+        .mtu(9000)
+        .pairs(2);
+    let vm2 = vm2.packed().no_offloads().start();
+    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    for port in ["vm1", "vm2"] {
+        let status = lasthop.wait_port(port, "up");
+        assert_eq!(status["queue_pairs"], 2, "{status}");
+    }
+    assert_eq!(vm1.run("cat /sys/class/net/eth0/mtu"), "9000\n");
+
+    turn.step("ping with 8972 bytes: one frame, no fragments");
+    assert_eq!(ping(&mut vm1, "10.0.0.2 -s 8972", 50).lost(), 0);
+    assert_eq!(
+        vm1.run("awk '/^Ip: [0-9]/ {print $18}' /proc/net/snmp")
+            .trim(),
+        "0",
+        "fragments were made"
+    );
+    let longest = lasthop.stats().get("vm2.to_guest.bytes");
+    assert!(longest > 50 * 9000, "{longest} bytes for 50 pings of 9014");
+
+    turn.step("TCP over four connections");
+    serve_iperf(&mut vm2);
+    serve_iperf(&mut vm1);
+    let run = iperf(&mut vm1, "10.0.0.2", 3, "-P 4");
+    assert!(run.bytes > 5_000_000, "{run:?}");
+    let run = iperf(&mut vm2, "10.0.0.1", 3, "-P 4");
+    assert!(run.bytes > 5_000_000, "{run:?}");
+
+    turn.step("queue pairs go and come under traffic");
+    let steady = PingRun::start(&mut vm2, "10.0.0.1", 300);
+    for pairs in ["1", "2", "1", "2"] {
+        vm1.run(&format!("ethtool -L eth0 combined {pairs}; sleep 0.3"));
+    }
+    // The guest's own driver stops its queues while it changes their number.
+    let steady = steady.wait();
+    assert!(steady.lost() <= 8, "{steady:?}");
+    assert_eq!(ping(&mut vm2, "10.0.0.1", 50).lost(), 0);
+    lasthop.wait_port("vm1", "up");
+    lasthop.stop();
+    turn.step("done");
+}

@@ -1,0 +1,348 @@
+//! What the documentation says about this repository, checked against the repository.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::paths::{binary, root};
+
+/// Files of production code stay below this many lines.
+const LONGEST_FILE: usize = 500;
+/// Crates in which the compiler is told to refuse `unsafe`.
+const SAFE_CRATES: [&str; 4] = ["api", "control", "policy", "wire"];
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Names of the folders under `crates/`.
+fn crates() -> Vec<String> {
+    let entries = fs::read_dir(root().join("crates"))
+        .expect("there are crates")
+        .flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The table of crates in `docs/ARCHITECTURE.md`: for each crate, the crates that it may use.
+fn table() -> BTreeMap<String, Vec<String>> {
+    let text = read("docs/ARCHITECTURE.md");
+    let rows = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| crate |"))
+        .skip(2);
+    rows.take_while(|line| line.starts_with('|'))
+        .map(row)
+        .collect()
+}
+
+fn row(line: &str) -> (String, Vec<String>) {
+    let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+    let [_, name, _, uses, ..] = cells[..] else {
+        panic!("not a row of the table of crates: {line}")
+    };
+    let uses = uses
+        .split(',')
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty());
+    (name.trim_matches('`').to_owned(), uses.collect())
+}
+
+/// The keys of a section of a manifest.
+fn section(manifest: &str, title: &str) -> Vec<String> {
+    let lines = manifest
+        .lines()
+        .skip_while(|line| line.trim() != title)
+        .skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    let keys = lines.filter_map(|line| line.split(['.', '=', ' ']).next());
+    keys.filter(|key| !key.is_empty() && !key.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_the_table_allows() {
+    let table = table();
+    let names = crates();
+    assert_eq!(
+        table.keys().cloned().collect::<Vec<_>>(),
+        names,
+        "docs/ARCHITECTURE.md lists other crates than crates/"
+    );
+    let mut wrong = Vec::new();
+    for name in &names {
+        let manifest = read(format!("crates/{name}/Cargo.toml"));
+        let allowed = &table[name];
+        for used in section(&manifest, "[dependencies]") {
+            if names.contains(&used) && !allowed.contains(&used) {
+                wrong.push(format!("{name} uses {used}"));
+            }
+        }
+        for used in section(&manifest, "[dev-dependencies]") {
+            if names.contains(&used) && used != "testkit" && !allowed.contains(&used) {
+                wrong.push(format!("{name} uses {used} in its tests"));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "against the table in docs/ARCHITECTURE.md: {wrong:#?}"
+    );
+}
+
+#[test]
+fn safe_crates_refuse_unsafe() {
+    for name in SAFE_CRATES {
+        let text = read(format!("crates/{name}/src/lib.rs"));
+        assert!(
+            text.contains("#![forbid(unsafe_code)]"),
+            "crates/{name}/src/lib.rs does not forbid unsafe code"
+        );
+    }
+}
+
+/// Every file under a folder whose name ends in `.ending`, build output and the cache left out.
+fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder)
+        .expect("a folder can be read")
+        .flatten()
+    {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() && !["target", ".cache", ".git"].contains(&name.as_str()) {
+            files(&path, ending, found);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == ending)
+        {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn production_files_are_short() {
+    let mut sources = Vec::new();
+    files(&root().join("crates"), "rs", &mut sources);
+    let is_test = |path: &PathBuf| {
+        path.to_string_lossy().contains("test") && !path.to_string_lossy().contains("testkit/src")
+    };
+    sources.retain(|path| !is_test(path));
+    let lines = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a source file is text");
+        text.lines()
+            .take_while(|line| line.trim() != "#[cfg(test)]")
+            .count()
+    };
+    let long: Vec<_> = sources
+        .iter()
+        .map(|path| (lines(path), path))
+        .filter(|(lines, _)| *lines >= LONGEST_FILE)
+        .collect();
+    assert!(
+        long.is_empty(),
+        "files of {LONGEST_FILE} lines or more: {long:#?}"
+    );
+}
+
+/// A piece of code in a Markdown file, with the file for complaints.
+struct Snippet {
+    file: String,
+    text: String,
+}
+
+/// The lines of fenced blocks and the inline code of every Markdown file; and its links.
+fn markdown() -> (Vec<Snippet>, Vec<Snippet>) {
+    let mut paths = Vec::new();
+    files(root(), "md", &mut paths);
+    let (mut code, mut links) = (Vec::new(), Vec::new());
+    for path in paths {
+        let file = path
+            .strip_prefix(root())
+            .expect("below the root")
+            .display()
+            .to_string();
+        let snippet = |text: &str| Snippet {
+            file: file.clone(),
+            text: text.trim().to_owned(),
+        };
+        let mut fenced = false;
+        for line in fs::read_to_string(&path).expect("Markdown is text").lines() {
+            if line.trim_start().starts_with("```") {
+                fenced = !fenced;
+            } else if fenced {
+                code.push(snippet(line));
+            } else {
+                code.extend(line.split('`').skip(1).step_by(2).map(snippet));
+                links.extend(
+                    line.split("](")
+                        .skip(1)
+                        .filter_map(|rest| Some(snippet(rest.split_once(')')?.0))),
+                );
+            }
+        }
+    }
+    (code, links)
+}
+
+#[test]
+fn links_and_paths_in_the_docs_exist() {
+    let (code, links) = markdown();
+    let mut missing = Vec::new();
+    for Snippet { file, text } in links.iter().filter(|link| !link.text.contains("://")) {
+        let target = text.split('#').next().unwrap_or_default();
+        let base = root().join(file);
+        if !target.is_empty()
+            && !base
+                .parent()
+                .is_some_and(|folder| folder.join(target).exists())
+        {
+            missing.push(format!("{file}: {text}"));
+        }
+    }
+    let ours = ["crates/", "docs/", "scripts/", ".ci/", "fuzz/"];
+    for Snippet { file, text } in &code {
+        let words = text
+            .split_whitespace()
+            .map(|word| word.trim_matches(['\'', '"', ',', ';', ':', '.', '(', ')']));
+        for word in words.filter(|word| ours.iter().any(|start| word.starts_with(start))) {
+            let made_up = word.contains(['*', '<', '{', '…']) || word.contains("NAME");
+            let path = word.trim_start_matches("./");
+            if !made_up && !root().join(path).exists() && !root().join(format!(".{path}")).exists()
+            {
+                missing.push(format!("{file}: {word}"));
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "named in the docs, and not there: {missing:#?}"
+    );
+}
+
+/// The commands in the docs that start with `program`, as words after it.
+fn commands(program: &str) -> Vec<(String, Vec<String>)> {
+    let (code, _) = markdown();
+    let mut found = Vec::new();
+    for Snippet { file, text } in code {
+        let text = text.trim_start_matches("$ ").trim_start_matches("# ");
+        let text = text.split(['#', '|', ';', '>']).next().unwrap_or_default();
+        let mut words = text
+            .split_whitespace()
+            .skip_while(|word| word.contains('='))
+            .map(str::to_owned);
+        if words
+            .next()
+            .is_some_and(|first| first.rsplit('/').next() == Some(program))
+        {
+            found.push((file, words.collect()));
+        }
+    }
+    found
+}
+
+#[test]
+fn make_targets_in_the_docs_exist() {
+    let makefile = read("Makefile");
+    for (file, words) in commands("make") {
+        for target in words
+            .iter()
+            .filter(|word| !word.starts_with('-') && !word.contains('='))
+        {
+            let known = makefile
+                .lines()
+                .any(|line| line.starts_with(&format!("{target}:")));
+            assert!(known, "{file}: the Makefile has no target {target}");
+        }
+    }
+}
+
+#[test]
+fn cargo_packages_and_tests_in_the_docs_exist() {
+    let manifests: String = crates()
+        .iter()
+        .map(|name| read(format!("crates/{name}/Cargo.toml")))
+        .collect();
+    for (file, words) in commands("cargo") {
+        for pair in words.windows(2) {
+            let [option, value] = pair else { continue };
+            let made_up = value.chars().all(|letter| letter.is_uppercase()) || value.ends_with('X');
+            if ["-p", "--package"].contains(&option.as_str()) && !made_up {
+                assert!(
+                    manifests.contains(&format!("name = \"{value}\"")),
+                    "{file}: there is no package {value}"
+                );
+            }
+            if option == "--test" && !made_up {
+                let there = crates().iter().any(|name| {
+                    root()
+                        .join(format!("crates/{name}/tests/{value}.rs"))
+                        .exists()
+                });
+                assert!(there, "{file}: there is no test {value}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lasthop_commands_in_the_docs_exist() {
+    for (file, words) in commands("lasthop") {
+        let mut words = words.iter().peekable();
+        while words
+            .next_if(|word| word.starts_with("--runtime-dir"))
+            .is_some()
+        {
+            words.next();
+        }
+        let mut subcommands = Vec::new();
+        while let Some(word) =
+            words.next_if(|word| word.chars().all(|letter| letter.is_ascii_lowercase()))
+        {
+            subcommands.push(word.as_str());
+        }
+        let options = words
+            .filter(|word| word.starts_with("--"))
+            .map(|word| word.split('=').next().unwrap_or_default());
+        check_help(&file, &subcommands, &options.collect::<Vec<_>>());
+    }
+}
+
+/// Checks that `lasthop SUBCOMMANDS` exists and that its help knows the options. Trailing words may be
+/// arguments instead of subcommands.
+fn check_help(file: &str, subcommands: &[&str], options: &[&str]) {
+    let help = |words: &[&str]| {
+        let output = Command::new(binary("lasthop"))
+            .args(words)
+            .arg("--help")
+            .output()
+            .expect("lasthop runs");
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
+    };
+    let Some(first) = subcommands.first() else {
+        return;
+    };
+    let (_, top) = help(&[]);
+    assert!(
+        top.contains(&format!("  {first}")),
+        "{file}: lasthop has no command {first}"
+    );
+    let (good, text) = help(subcommands);
+    assert!(good, "{file}: lasthop {subcommands:?} --help fails");
+    for option in options {
+        let known = text.contains(option) || top.contains(option) || *option == "--json";
+        assert!(
+            known,
+            "{file}: lasthop {subcommands:?} has no option {option}"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! DPDK's testpmd bounces frames between two ports: split and packed, server and client role, 64 to 9000 bytes.
+//! Every frame that the switch took from one guest it gave to the other.
+
+use std::time::Duration;
+
+use e2e::lasthop::Lasthop;
+use e2e::testpmd::{MACS, Testpmd, TestpmdSpec};
+use e2e::wait::eventually;
+use e2e::{Turn, turn};
+
+const SIZES: [u32; 7] = [64, 65, 128, 512, 1518, 4000, 9000];
+
+fn config(role: &str) -> String {
+    let port = |name: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nrole = \"{role}\"\n"
+        )
+    };
+    format!(
+        "[switch]\nname = \"host1\"\n\n{}\n{}",
+        port("p0"),
+        port("p1")
+    )
+}
+
+fn bounce_all_sizes(turn: &Turn, role: &str, packed: bool) {
+    let layout = if packed { "packed" } else { "split" };
+    turn.step(&format!("{role} role, {layout} queues"));
+    let lasthop = Lasthop::start(&config(role));
+    let sockets = ["p0.sock", "p1.sock"].map(|name| lasthop.socket(name));
+    let mut testpmd = Testpmd::start(&TestpmdSpec {
+        sockets,
+        listen: role == "client",
+        packed,
+    });
+    for port in ["p0", "p1"] {
+        assert_eq!(lasthop.wait_port(port, "up")["ring"], layout);
+    }
+    warm_up(&lasthop, &mut testpmd);
+    for size in SIZES {
+        bounce(turn, &lasthop, &mut testpmd, size);
+    }
+    testpmd.quit();
+    if role == "server" {
+        lasthop.wait_port("p0", "waiting");
+    }
+    lasthop.stop();
+}
+
+/// The first frames teach the switch where the two addresses are.
+fn warm_up(lasthop: &Lasthop, testpmd: &mut Testpmd) {
+    testpmd.bounce(64, 1, Duration::from_millis(300));
+    let fdb = lasthop.json(&["fdb", "list"]).to_string();
+    assert!(MACS.iter().all(|mac| fdb.contains(mac)), "{fdb}");
+}
+
+fn bounce(turn: &Turn, lasthop: &Lasthop, testpmd: &mut Testpmd, size: u32) {
+    let before = lasthop.stats();
+    // 128 frames in each direction: fewer than the 1024 buffers, also when each takes several.
+    let counts = testpmd.bounce(size, 4, Duration::from_millis(600));
+    let moved = eventually(
+        "the switch has taken all that testpmd sent",
+        Duration::from_secs(5),
+        || {
+            let moved = lasthop.stats().since(&before);
+            ([moved.sent("p0"), moved.sent("p1")] == counts.sent).then_some(moved)
+        },
+    );
+    turn.step(&format!("    {size} bytes: {counts:?}"));
+    assert_eq!(
+        [moved.received("p1"), moved.received("p0")],
+        counts.sent,
+        "lost inside the switch: {moved:?}"
+    );
+    // Without the names of the traffic itself nothing is left: no drop moved.
+    assert!(
+        moved.names().iter().all(|name| !name.contains("drops")),
+        "{moved:?}"
+    );
+    assert!(
+        counts.sent.iter().all(|sent| *sent > 1000),
+        "hardly anything moved: {counts:?}"
+    );
+    let bytes = moved.get("p0.from_guest.bytes");
+    assert_eq!(
+        bytes,
+        counts.sent[0] * u64::from(size),
+        "frames of another size"
+    );
+}
+
+#[test]
+fn server_role_split() {
+    bounce_all_sizes(&turn(), "server", false);
+}
+
+#[test]
+fn server_role_packed() {
+    bounce_all_sizes(&turn(), "server", true);
+}
+
+#[test]
+fn client_role_split() {
+    bounce_all_sizes(&turn(), "client", false);
+}
+
+#[test]
+fn client_role_packed() {
+    bounce_all_sizes(&turn(), "client", true);
+}
