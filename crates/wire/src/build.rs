@@ -107,7 +107,8 @@ impl PacketBuilder {
         self
     }
 
-    /// An ARP packet; the frame's source is the sender's hardware address.
+    /// An ARP packet, or RARP for operations 3 and 4 (RFC 903); the frame's source is the sender's
+    /// hardware address.
     pub fn arp(
         mut self,
         operation: u16,
@@ -127,6 +128,13 @@ impl PacketBuilder {
     /// An ARP request for `target`.
     pub fn arp_request(self, sender: impl Into<Ipv4Addr>, target: impl Into<Ipv4Addr>) -> Self {
         self.arp(arp::REQUEST, sender, MacAddr::ZERO, target)
+    }
+
+    /// The reverse ARP request by which a station says where it is now, as QEMU sends it after a
+    /// migration (vhost-user specification, `VHOST_USER_SEND_RARP`): the frame's source asks for its own address.
+    pub fn rarp_announce(self) -> Self {
+        let own = self.src;
+        self.arp(arp::REVERSE_REQUEST, [0; 4], own, [0; 4])
     }
 
     /// An IPv4 header.
@@ -250,6 +258,9 @@ impl PacketBuilder {
     fn ethertype_of_network(&self) -> EtherType {
         match self.network {
             Network::Raw(t) => t,
+            Network::Arp {
+                operation: 3 | 4, ..
+            } => EtherType::RARP,
             Network::Arp { .. } => EtherType::ARP,
             Network::V4 { .. } => EtherType::IPV4,
             Network::V6 { .. } => EtherType::IPV6,

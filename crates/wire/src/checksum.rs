@@ -118,15 +118,20 @@ fn sum_le(bytes: &[u8]) -> u64 {
             *lane += halves(u64::from_le_bytes(*word));
         }
     }
-    let (words, tail) = rest.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..tail.len()].copy_from_slice(tail);
-    let rest: u64 = words
+    let (words, rest) = rest.as_chunks::<8>();
+    let words: u64 = words.iter().map(|w| halves(u64::from_le_bytes(*w))).sum();
+    lanes.iter().sum::<u64>() + words + sum_tail(rest)
+}
+
+/// The same for fewer than eight bytes.
+#[inline]
+fn sum_tail(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<2>();
+    let words: u64 = words
         .iter()
-        .chain([&last])
-        .map(|w| halves(u64::from_le_bytes(*w)))
+        .map(|w| u64::from(u16::from_le_bytes(*w)))
         .sum();
-    lanes.iter().sum::<u64>() + rest
+    words + rest.first().map_or(0, |b| u64::from(*b))
 }
 
 #[inline]

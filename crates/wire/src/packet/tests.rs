@@ -253,6 +253,21 @@ fn arp_and_others() {
 }
 
 #[test]
+fn an_announcement_is_a_reverse_request_for_its_own_address() {
+    let frame = PacketBuilder::new(A, MacAddr::BROADCAST)
+        .rarp_announce()
+        .pad_to(60)
+        .build();
+    let p = parse(&frame);
+    assert_eq!((p.ethertype, p.src, p.l3), (EtherType::RARP, A, L3::Other));
+    let arp = ArpView::new_checked(&frame[14..]).unwrap();
+    assert_eq!(
+        (arp.operation(), arp.sender_mac(), arp.target_mac()),
+        (crate::arp::REVERSE_REQUEST, A, A)
+    );
+}
+
+#[test]
 fn a_tcp_header_that_lies_about_its_length_is_unknown() {
     let good = v4()
         .tcp(TcpFields {
