@@ -1,1 +1,10 @@
-fn main() {}
+//! The binary `lasthop`: the command line, and with `run` the supervisor.
+
+mod cli;
+mod supervisor;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

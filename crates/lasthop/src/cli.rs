@@ -1,0 +1,128 @@
+//! The command line: what the operator types, and what he reads.
+//!
+//! `run` becomes the supervisor; everything else is a client of the API on `DIR/api.sock` and knows nothing
+//! that the API does not say. Exit statuses: 0 done, 1 it failed, 2 what was asked for is wrong (usage,
+//! configuration, or a request that Lasthop refuses as invalid or taken).
+
+mod args;
+mod client;
+mod generate;
+mod order;
+mod show;
+mod tables;
+mod units;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use api::v1::Problem;
+use clap::Parser;
+
+use crate::supervisor::{self, RunArgs};
+use args::{Cli, Command, Run};
+use client::Client;
+
+/// Why a command did not do what it should.
+#[derive(Debug)]
+enum Failure {
+    /// What was asked for is wrong.
+    Wrong(String),
+    /// It was asked for rightly and did not work.
+    Failed(String),
+    /// Nobody reads the output any more, as with `lasthop stats | head`: the end, not an error.
+    Unread,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong(text) | Self::Failed(text) => f.write_str(text),
+            Self::Unread => f.write_str("nobody reads the output"),
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    /// 409 and 422 blame what was asked for, the others what happened.
+    fn from(problem: Problem) -> Self {
+        match problem.status {
+            409 | 422 => Self::Wrong(problem.to_string()),
+            _ => Self::Failed(problem.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    /// Tells the operator, and the shell.
+    fn report(&self) -> ExitCode {
+        let status = match self {
+            Self::Unread => return ExitCode::SUCCESS,
+            Self::Failed(_) => 1,
+            Self::Wrong(_) => 2,
+        };
+        // Without a standard error there is nobody to tell.
+        drop(writeln!(io::stderr(), "lasthop: {self}"));
+        ExitCode::from(status)
+    }
+}
+
+/// What a command gives back.
+type Done = Result<(), Failure>;
+
+/// Does what the arguments of this process say.
+pub(crate) fn main() -> ExitCode {
+    let Cli {
+        runtime_dir,
+        command,
+    } = Cli::parse();
+    let done = match command {
+        Command::Run(Run {
+            config,
+            check: false,
+        }) => {
+            return supervisor::run(RunArgs {
+                config,
+                runtime_dir,
+            });
+        }
+        Command::Run(Run { config, .. }) => check(&config, &runtime_dir),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { out } => generate::man(out.as_deref()),
+        other => ask(&runtime_dir, other),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Says whether a configuration is right; nothing is started.
+fn check(config: &Path, runtime_dir: &Path) -> Done {
+    let wanted = control::config::load(config, runtime_dir);
+    let wanted = wanted.map_err(|error| Failure::Wrong(error.to_string()))?;
+    let segments = units::several(wanted.segments.len() as u64, "segment");
+    let ports = units::several(wanted.ports.len() as u64, "port");
+    emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))
+}
+
+/// Does a command that needs a running Lasthop.
+fn ask(runtime_dir: &Path, command: Command) -> Done {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
+    let client = Client::new(runtime_dir);
+    runtime.block_on(order::obey(&client, command))
+}
+
+/// Prints to standard output; a closed pipe ends the command quietly.
+fn emit(text: &str) -> Done {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::Unread,
+        _ => Failure::Failed(format!("cannot write: {error}")),
+    })
+}

@@ -1,0 +1,327 @@
+//! The arguments. Help, completions and the man page come from here too.
+
+use std::path::PathBuf;
+
+use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// The last-hop switch of a virtual machine host.
+#[derive(Debug, Parser)]
+#[command(name = "lasthop", version, after_help = EXIT_STATUS)]
+pub(super) struct Cli {
+    /// Directory of the sockets, one for each running Lasthop
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "LASTHOP_RUNTIME_DIR",
+        hide_env_values = true,
+        default_value = "/run/lasthop"
+    )]
+    pub(super) runtime_dir: PathBuf,
+
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+const EXIT_STATUS: &str = "Exit status: 0 done, 1 it failed, 2 what was asked for is wrong.";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the switch in the foreground until SIGTERM or SIGINT
+    Run(Run),
+    /// Show what everything is doing: processes, switch, ports
+    Status {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show, add, change and remove ports
+    #[command(subcommand)]
+    Port(Port),
+    /// Show segments
+    #[command(subcommand)]
+    Segment(Segment),
+    /// Show traffic and drops of each port
+    Stats(Stats),
+    /// Show which MAC address was learned behind which port
+    #[command(subcommand)]
+    Fdb(Fdb),
+    /// Print a script that completes these commands in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the man page
+    Man {
+        /// Write one page for each command into this directory instead
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: PathBuf,
+    /// Only say whether the configuration is right
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct Output {
+    /// Print the API's document instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Port {
+    /// Show all ports
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show everything about one port
+    Show {
+        /// The port
+        #[arg(value_parser = name)]
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Add a port
+    Add(Add),
+    /// Change a port
+    Set(Set),
+    /// Remove a port; its guest loses the connection
+    Remove {
+        /// The port
+        #[arg(value_parser = name)]
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Add {
+    /// The new port's name
+    #[arg(value_parser = name)]
+    name: String,
+    /// What kind of attachment it is
+    #[arg(long, value_enum)]
+    kind: Kind,
+    /// The socket; a relative path starts at the runtime directory
+    #[arg(long, value_name = "PATH")]
+    socket: String,
+    /// Make it an access port of this segment, which else is "default"
+    #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
+    segment: Option<String>,
+    /// Make it a trunk port of these segments
+    #[arg(long, value_name = "SEGMENTS", value_delimiter = ',')]
+    trunk: Option<Vec<String>>,
+    /// Queue pairs offered at most
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues())]
+    queues: u16,
+    /// Who opens the connection: Lasthop is the server or the client
+    #[arg(long, value_enum, default_value = "server")]
+    role: RoleArg,
+    /// The guest's MAC address, informational
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    mac: Option<String>,
+    /// The MTU that the guest is offered, in bytes
+    #[arg(long, value_name = "BYTES", value_parser = mtu())]
+    mtu: Option<u16>,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+impl Add {
+    /// What to ask the API for.
+    pub(super) fn spec(&self) -> PortSpec {
+        PortSpec {
+            name: self.name.clone(),
+            kind: self.kind.into(),
+            socket: self.socket.clone(),
+            role: self.role.into(),
+            queues: self.queues,
+            segment: self.segment.clone(),
+            trunk: self.trunk.clone(),
+            mac: self.mac.clone(),
+            mtu: self.mtu,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Set {
+    /// The port
+    #[arg(value_parser = name)]
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) changes: Changes,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(super) struct Changes {
+    /// The new socket; the guest loses the connection
+    #[arg(long, value_name = "PATH")]
+    socket: Option<String>,
+    /// Make it an access port of this segment
+    #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
+    segment: Option<String>,
+    /// Make it a trunk port of these segments
+    #[arg(long, value_name = "SEGMENTS", value_delimiter = ',')]
+    trunk: Option<Vec<String>>,
+    /// Queue pairs offered at most
+    #[arg(long, value_name = "N", value_parser = queues())]
+    queues: Option<u16>,
+    /// Who opens the connection; the guest loses it
+    #[arg(long, value_enum)]
+    role: Option<RoleArg>,
+    /// The guest's MAC address, informational
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    mac: Option<String>,
+    /// Forget the MAC address
+    #[arg(long, conflicts_with = "mac")]
+    no_mac: bool,
+    /// The MTU that the guest is offered, in bytes
+    #[arg(long, value_name = "BYTES", value_parser = mtu())]
+    mtu: Option<u16>,
+    /// Offer no MTU
+    #[arg(long, conflicts_with = "mtu")]
+    no_mtu: bool,
+}
+
+impl Changes {
+    /// What to ask the API for.
+    pub(super) fn patch(&self) -> PortPatch {
+        PortPatch {
+            socket: self.socket.clone(),
+            role: self.role.map(Role::from),
+            queues: self.queues,
+            segment: self.segment.clone(),
+            trunk: self.trunk.clone(),
+            mac: change(self.mac.clone(), self.no_mac),
+            mtu: change(self.mtu, self.no_mtu),
+        }
+    }
+}
+
+/// A field that can be given or taken away.
+fn change<T>(value: Option<T>, none: bool) -> Option<Option<T>> {
+    match value {
+        Some(value) => Some(Some(value)),
+        None => none.then_some(None),
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Segment {
+    /// Show all segments and their ports
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Stats {
+    /// Show rates, once a second, until interrupted
+    #[arg(long)]
+    pub(super) watch: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Fdb {
+    /// Show what was learned
+    List {
+        /// Only in this segment
+        #[arg(long, value_name = "SEGMENT", value_parser = name)]
+        segment: Option<String>,
+        /// Only behind this port
+        #[arg(long, value_name = "PORT", value_parser = name)]
+        port: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+impl Fdb {
+    /// How to print, and what to ask the API for.
+    pub(super) fn filter(self) -> (Output, FdbFilter) {
+        let Self::List {
+            segment,
+            port,
+            output,
+        } = self;
+        (output, FdbFilter { segment, port })
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// A guest's virtio-net device over the vhost-user protocol
+    VhostUser,
+}
+
+impl From<Kind> for PortKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::VhostUser => Self::VhostUser,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RoleArg {
+    /// Lasthop listens, the VMM dials
+    Server,
+    /// Lasthop dials, and redials for ever
+    Client,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Server => Self::Server,
+            RoleArg::Client => Self::Client,
+        }
+    }
+}
+
+/// A name of a port or a segment.
+fn name(text: &str) -> Result<String, String> {
+    match api::v1::valid_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected 1 to 32 characters out of A-Z a-z 0-9 _ . -".to_owned()),
+    }
+}
+
+/// A MAC address; whether it is a guest's is for Lasthop to say.
+fn mac(text: &str) -> Result<String, String> {
+    match api::v1::parse_mac(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected a MAC address like 52:54:00:00:00:01".to_owned()),
+    }
+}
+
+/// Queue pairs of one port.
+fn queues() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(1..=64)
+}
+
+/// An MTU in bytes.
+fn mtu() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(68..=9216)
+}

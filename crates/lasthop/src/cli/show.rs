@@ -1,0 +1,267 @@
+//! Documents as tables for people.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use api::v1::{
+    FdbDocument, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
+    StatusDocument, SwitchStatus, Traffic,
+};
+
+use super::tables::Column::{Number, Text};
+use super::tables::{facts, table};
+use super::units::{bytes, count, duration, rate, several};
+
+/// What stands where there is nothing to say.
+const NONE: &str = "-";
+
+/// `lasthop status`.
+pub(super) fn status(status: &StatusDocument) -> String {
+    let head = format!(
+        "{}: lasthop {}, up {}",
+        status.name,
+        status.version,
+        duration(status.uptime_seconds)
+    );
+    let processes = processes(&status.processes);
+    let switch = switch(&status.switch);
+    let ports = ports(&status.ports);
+    format!("{head}\n{switch}\n\n{processes}\n{ports}")
+}
+
+fn processes(processes: &[ProcessStatus]) -> String {
+    let columns = [
+        Text("PROCESS"),
+        Text("STATE"),
+        Number("PID"),
+        Number("UP"),
+        Number("RESTARTS"),
+    ];
+    let row = |process: &ProcessStatus| {
+        vec![
+            process.name.clone(),
+            process.state.as_str().to_owned(),
+            or_none(process.pid.map(|pid| pid.to_string())),
+            duration(process.uptime_seconds),
+            process.restarts.to_string(),
+        ]
+    };
+    let rows: Vec<_> = processes.iter().map(row).collect();
+    table(&columns, &rows, "no processes")
+}
+
+fn switch(switch: &SwitchStatus) -> String {
+    let connected = match switch.connected {
+        true => "connected to control",
+        false => "not connected to control",
+    };
+    format!(
+        "switch {connected}, {}, {} ({} dropped), epoch {}",
+        several(switch.flows, "flow"),
+        several(switch.upcalls, "upcall"),
+        count(switch.upcalls_dropped),
+        switch.epoch
+    )
+}
+
+/// `lasthop port list`.
+pub(super) fn ports(ports: &[PortStatus]) -> String {
+    let columns = [
+        Text("PORT"),
+        Text("STATE"),
+        Text("SEGMENT"),
+        Text("ROLE"),
+        Number("QUEUES"),
+        Text("RING"),
+        Number("MEMORY"),
+        Text("SOCKET"),
+        Text("REASON"),
+    ];
+    let row = |port: &PortStatus| {
+        vec![
+            port.name.clone(),
+            port.state.as_str().to_owned(),
+            membership(port),
+            port.role.as_str().to_owned(),
+            format!("{}/{}", port.queue_pairs, port.queues),
+            or_none(port.ring.map(|ring| ring.as_str().to_owned())),
+            bytes(port.memory_bytes),
+            port.socket.clone(),
+            port.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<_> = ports.iter().map(row).collect();
+    table(&columns, &rows, "no ports")
+}
+
+/// `lasthop port show`.
+pub(super) fn port(port: &PortStatus) -> String {
+    let faults = port.queue_faults.iter();
+    let faults: Vec<String> = faults
+        .map(|fault| format!("queue {}: {}", fault.queue, fault.reason))
+        .collect();
+    let features = match port.features.is_empty() {
+        true => NONE.to_owned(),
+        false => port.features.join(" "),
+    };
+    let mut lines = vec![
+        ("port", port.name.clone()),
+        ("state", port.state.as_str().to_owned()),
+        ("reason", or_none(port.reason.clone())),
+        ("kind", port.kind.as_str().to_owned()),
+        ("socket", port.socket.clone()),
+        ("role", port.role.as_str().to_owned()),
+        ("segment", membership(port)),
+        ("mac", or_none(port.mac.clone())),
+        ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
+        (
+            "queue pairs",
+            format!("{} of {}", port.queue_pairs, port.queues),
+        ),
+        (
+            "ring",
+            or_none(port.ring.map(|ring| ring.as_str().to_owned())),
+        ),
+        ("memory", bytes(port.memory_bytes)),
+        ("features", features),
+    ];
+    lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
+    facts(&lines)
+}
+
+/// What came of `lasthop port add` and `port set`.
+pub(super) fn change(what: &str, port: &PortStatus) -> String {
+    format!("port {} {what}, {}\n", port.name, port.state.as_str())
+}
+
+/// `lasthop segment list`.
+pub(super) fn segments(segments: &[SegmentStatus]) -> String {
+    let columns = [Text("SEGMENT"), Number("VLAN"), Text("PORTS")];
+    let row = |segment: &SegmentStatus| {
+        vec![
+            segment.name.clone(),
+            or_none(segment.vlan.map(|vlan| vlan.to_string())),
+            segment.ports.join(","),
+        ]
+    };
+    let rows: Vec<_> = segments.iter().map(row).collect();
+    table(&columns, &rows, "no segments")
+}
+
+/// `lasthop fdb list`.
+pub(super) fn fdb(fdb: &FdbDocument) -> String {
+    let columns = [Text("SEGMENT"), Text("MAC"), Text("PORT"), Number("AGE")];
+    let rows: Vec<_> = fdb
+        .entries
+        .iter()
+        .map(|entry| {
+            let age = duration(entry.age_seconds);
+            vec![
+                entry.segment.clone(),
+                entry.mac.clone(),
+                entry.port.clone(),
+                age,
+            ]
+        })
+        .collect();
+    table(&columns, &rows, "nothing learned")
+}
+
+/// `lasthop stats`.
+pub(super) fn stats(stats: &StatsDocument) -> String {
+    let columns = [
+        Text("PORT"),
+        Text("STATE"),
+        Number("FROM-GUEST PACKETS"),
+        Number("BYTES"),
+        Number("TO-GUEST PACKETS"),
+        Number("BYTES"),
+        Number("DROPS"),
+    ];
+    let row = |port: &PortStats| {
+        vec![
+            port.name.clone(),
+            port.state.as_str().to_owned(),
+            count(port.from_guest.packets),
+            bytes(port.from_guest.bytes),
+            count(port.to_guest.packets),
+            bytes(port.to_guest.bytes),
+            count(total(&port.drops)),
+        ]
+    };
+    let rows: Vec<_> = stats.ports.iter().map(row).collect();
+    let traffic = table(&columns, &rows, "no ports");
+    match drops(stats) {
+        Some(drops) => format!("{traffic}\n{drops}"),
+        None => traffic,
+    }
+}
+
+/// Which port dropped why, then all ports together; nothing without a drop.
+fn drops(stats: &StatsDocument) -> Option<String> {
+    let columns = [Text("DROPPED BY"), Text("REASON"), Number("FRAMES")];
+    let ports = stats.ports.iter();
+    let ports = ports.map(|port| (port.name.as_str(), &port.drops));
+    let rows: Vec<_> = ports
+        .chain([("(all)", &stats.drops)])
+        .flat_map(|(who, drops)| {
+            let some = drops.iter().filter(|(_, frames)| **frames > 0);
+            some.map(move |(why, frames)| vec![who.to_owned(), why.clone(), count(*frames)])
+        })
+        .collect();
+    (!rows.is_empty()).then(|| table(&columns, &rows, ""))
+}
+
+/// `lasthop stats --watch`: what moved between two looks.
+pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -> String {
+    let columns = [
+        Text("PORT"),
+        Text("STATE"),
+        Number("FROM-GUEST PACKETS"),
+        Number("BITS"),
+        Number("TO-GUEST PACKETS"),
+        Number("BITS"),
+        Number("DROPS"),
+    ];
+    let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
+    let zero = PortStats::default();
+    let row = |port: &PortStats| {
+        let was = last.ports.iter().find(|was| was.name == port.name);
+        let was = was.unwrap_or(&zero);
+        let drops = total(&port.drops).saturating_sub(total(&was.drops));
+        let mut row = vec![port.name.clone(), port.state.as_str().to_owned()];
+        row.extend(traffic(was.from_guest, port.from_guest, seconds));
+        row.extend(traffic(was.to_guest, port.to_guest, seconds));
+        row.push(rate(drops as f64 / seconds, ""));
+        row
+    };
+    let rows: Vec<_> = now.ports.iter().map(row).collect();
+    table(&columns, &rows, "no ports")
+}
+
+/// Packets and bits a second in one direction.
+fn traffic(was: Traffic, is: Traffic, seconds: f64) -> [String; 2] {
+    // A port that was removed and added again starts over.
+    let packets = is.packets.saturating_sub(was.packets) as f64;
+    let bits = is.bytes.saturating_sub(was.bytes) as f64 * 8.0;
+    [rate(packets / seconds, ""), rate(bits / seconds, "bit")]
+}
+
+/// All drops together.
+fn total(drops: &BTreeMap<String, u64>) -> u64 {
+    drops.values().sum()
+}
+
+/// The segment of an access port, or those of a trunk.
+fn membership(port: &PortStatus) -> String {
+    match (&port.segment, &port.trunk) {
+        (_, Some(trunk)) => format!("trunk {}", trunk.join(",")),
+        (Some(segment), None) => segment.clone(),
+        (None, None) => NONE.to_owned(),
+    }
+}
+
+/// A value, or the sign for none.
+fn or_none(value: Option<String>) -> String {
+    value.unwrap_or_else(|| NONE.to_owned())
+}

@@ -1,0 +1,73 @@
+//! Plain tables: no borders, headings above, numbers to the right.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// How a column is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    /// Words, to the left.
+    Text(&'static str),
+    /// Numbers, to the right.
+    Number(&'static str),
+}
+
+/// A table as text, each line ended. Without rows, `empty` instead.
+pub(super) fn table(columns: &[Column], rows: &[Vec<String>], empty: &str) -> String {
+    if rows.is_empty() {
+        return format!("{empty}\n");
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(columns.iter().map(|column| match column {
+        Column::Text(heading) | Column::Number(heading) => *heading,
+    }));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| printable(cell)));
+    }
+    for (column, written) in columns.iter().zip(table.column_iter_mut()) {
+        written.set_padding((0, 2));
+        if matches!(column, Column::Number(_)) {
+            written.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// Facts about one thing, each on a line of its own.
+pub(super) fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| format!("{name:width$}  {}\n", printable(value));
+    facts.iter().map(line).collect()
+}
+
+/// A text without control characters, which would move things on the operator's terminal.
+fn printable(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(visible).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_left_numbers_right_nothing_trails() {
+        let columns = [Column::Text("NAME"), Column::Number("N"), Column::Text("X")];
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["a", "1", ""]), row(["bcdef", "1000", "y\x1b[2J"])];
+        let text = table(&columns, &rows, "none");
+        assert_eq!(
+            text,
+            "NAME      N  X\na         1\nbcdef  1000  y\u{fffd}[2J\n"
+        );
+        assert_eq!(table(&columns, &[], "none"), "none\n");
+    }
+
+    #[test]
+    fn facts_line_up() {
+        let text = facts(&[("a", "1".to_owned()), ("long", "2".to_owned())]);
+        assert_eq!(text, "a     1\nlong  2\n");
+    }
+}

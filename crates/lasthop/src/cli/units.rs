@@ -1,0 +1,98 @@
+//! Numbers for people. Documents carry the exact ones.
+
+/// A count: exact up to five digits, then with a decimal prefix.
+pub(super) fn count(value: u64) -> String {
+    match value {
+        0..100_000 => value.to_string(),
+        _ => scaled(
+            value as f64,
+            1000.0,
+            &["", " k", " M", " G", " T", " P", " E"],
+        ),
+    }
+}
+
+/// Bytes with a binary prefix.
+pub(super) fn bytes(value: u64) -> String {
+    let units = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
+    scaled(value as f64, 1024.0, &units)
+}
+
+/// Something a second with a decimal prefix.
+pub(super) fn rate(value: f64, unit: &str) -> String {
+    let number = scaled(value, 1000.0, &[" ", " k", " M", " G", " T"]);
+    format!("{number}{unit}/s").trim_start().to_owned()
+}
+
+/// A duration in its two largest units.
+pub(super) fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86400 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+/// A number of things, with the plural's s.
+pub(super) fn several(count: u64, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        _ => format!("{count} {thing}s"),
+    }
+}
+
+/// Three or four significant digits and a prefix; whole numbers stay whole.
+fn scaled(value: f64, base: f64, units: &[&str]) -> String {
+    let mut value = value;
+    let mut unit = 0;
+    // What would be rounded up to the base belongs to the next unit.
+    while value >= base - 0.05 && unit + 1 < units.len() {
+        value /= base;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{value:.0}{}", units[0]),
+        _ => format!("{value:.1}{}", units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(99_999), "99999");
+        assert_eq!(count(100_000), "100.0 k");
+        assert_eq!(count(999_999), "1.0 M");
+        assert_eq!(count(u64::MAX), "18.4 E");
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(512 << 20), "512.0 MiB");
+        assert_eq!(bytes((1 << 30) - 1), "1.0 GiB");
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(rate(0.0, "bit"), "0 bit/s");
+        assert_eq!(rate(1.5e9, "bit"), "1.5 Gbit/s");
+        assert_eq!(rate(12_345.0, "pkt"), "12.3 kpkt/s");
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration(59), "59 s");
+        assert_eq!(duration(60), "1 min 0 s");
+        assert_eq!(duration(3661), "1 h 1 min");
+        assert_eq!(duration(90_000), "1 d 1 h");
+    }
+}

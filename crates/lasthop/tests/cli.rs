@@ -1,0 +1,345 @@
+//! The real command line against the real API server, and by itself.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::json;
+use support::{Fake, lasthop};
+
+#[test]
+fn status() {
+    let fake = Fake::start();
+    let text = "\
+host1: lasthop 0.1.0, up 1 h 1 min
+switch connected to control, 12 flows, 40 upcalls (0 dropped), epoch 3
+
+PROCESS     STATE    PID         UP  RESTARTS
+supervisor  running  100  1 h 1 min         0
+control     running  101  1 h 1 min         1
+switch      running  102  1 h 1 min         0
+
+PORT  STATE    SEGMENT         ROLE    QUEUES  RING      MEMORY  SOCKET    REASON
+vm1   faulted  blue            server     2/2  split  512.0 MiB  vm1.sock  queue 1: descriptor loop
+vm2   dialing  trunk blue,red  client     0/1  -            0 B  vm2.sock
+";
+    assert_eq!(fake.prints("status"), text);
+    let status = fake.json("status");
+    assert_eq!(status["name"], "host1");
+    assert_eq!(status["processes"][1]["restarts"], 1);
+    assert_eq!(status["ports"][0]["reason"], "queue 1: descriptor loop");
+}
+
+#[test]
+fn ports() {
+    let fake = Fake::start();
+    let list = fake.prints("port list");
+    assert!(fake.prints("status").ends_with(&list), "{list}");
+    assert_eq!(fake.json("port list")["ports"][1]["name"], "vm2");
+    let text = "\
+port         vm1
+state        faulted
+reason       queue 1: descriptor loop
+kind         vhost-user
+socket       vm1.sock
+role         server
+segment      blue
+mac          -
+mtu          -
+queue pairs  2 of 2
+ring         split
+memory       512.0 MiB
+features     NET_F_CSUM F_VERSION_1
+fault        queue 1: descriptor loop
+";
+    assert_eq!(fake.prints("port show vm1"), text);
+    assert_eq!(fake.json("port show vm2")["role"], "client");
+}
+
+#[test]
+fn a_port_is_added_changed_and_removed() {
+    let fake = Fake::start();
+    let add = "port add vm3 --kind vhost-user --socket vm3.sock --segment blue --queues 4 \
+               --role client --mac 52:54:00:00:00:0A --mtu 9000";
+    let add = add.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(fake.prints(&add), "port vm3 added, dialing\n");
+    let port = fake.json("port show vm3");
+    assert_eq!(port["queues"], 4);
+    assert_eq!(port["mac"], "52:54:00:00:00:0a");
+    assert_eq!(port["mtu"], 9000);
+
+    let set = "port set vm3 --trunk blue,red --no-mac --no-mtu --role server";
+    assert_eq!(fake.prints(set), "port vm3 changed, waiting\n");
+    let port = fake.json("port set vm3 --queues 8");
+    assert_eq!(port["trunk"], json!(["blue", "red"]));
+    assert_eq!(
+        (&port["segment"], &port["mac"]),
+        (&json!(null), &json!(null))
+    );
+    assert_eq!((&port["mtu"], &port["queues"]), (&json!(null), &json!(8)));
+
+    assert_eq!(fake.prints("port remove vm3"), "port vm3 removed\n");
+    assert_eq!(fake.prints("port remove vm2 --json"), "");
+    let left = fake.json("port list");
+    assert_eq!(left["ports"].as_array().unwrap().len(), 1);
+
+    let added = fake.json("port add vm4 --kind vhost-user --socket vm4.sock");
+    assert_eq!(added["segment"], "default");
+}
+
+#[test]
+fn segments_and_what_was_learned() {
+    let fake = Fake::start();
+    let text = "\
+SEGMENT  VLAN  PORTS
+default     -
+blue       10  vm1,vm2
+red         -  vm2
+";
+    assert_eq!(fake.prints("segment list"), text);
+    let red = json!({"name": "red", "vlan": null, "ports": ["vm2"]});
+    assert_eq!(fake.json("segment list")["segments"][2], red);
+
+    let text = "\
+SEGMENT  MAC                PORT  AGE
+blue     52:54:00:00:00:01  vm1   3 s
+red      52:54:00:00:00:02  vm2   3 s
+";
+    assert_eq!(fake.prints("fdb list"), text);
+    let one = fake.json("fdb list --segment red --port vm2");
+    let entry = json!({
+        "segment": "red", "mac": "52:54:00:00:00:02", "port": "vm2", "age_seconds": 3,
+    });
+    assert_eq!(one, json!({"entries": [entry]}));
+    assert_eq!(fake.prints("fdb list --port vm9"), "nothing learned\n");
+}
+
+#[test]
+fn stats() {
+    let fake = Fake::start();
+    let text = "\
+PORT  STATE    FROM-GUEST PACKETS       BYTES  TO-GUEST PACKETS  BYTES  DROPS
+vm1   up                     1000  1000.0 KiB                 0    0 B      7
+vm2   dialing                   0         0 B                 0    0 B      0
+
+DROPPED BY  REASON  FRAMES
+vm1         runt         7
+(all)       runt         7
+";
+    assert_eq!(fake.prints("stats"), text);
+    let text = concat!(
+        r#"{"ports":[{"name":"vm1","state":"up","from_guest":{"packets":2000,"bytes":2048000},"#,
+        r#""to_guest":{"packets":0,"bytes":0},"drops":{"runt":7,"unused":0}},"#,
+        r#"{"name":"vm2","state":"dialing","from_guest":{"packets":0,"bytes":0},"#,
+        r#""to_guest":{"packets":0,"bytes":0},"drops":{}}],"drops":{"runt":7,"unused":0}}"#,
+        "\n"
+    );
+    assert_eq!(fake.prints("stats --json"), text);
+}
+
+#[test]
+fn watching_shows_rates_and_ends_quietly_when_unread() {
+    let fake = Fake::start();
+    let table: [(&[&str], &str); 2] = [
+        (&["stats", "--watch"], "PORT"),
+        (&["stats", "--watch", "--json"], "{\"ports\""),
+    ];
+    for (line, starts) in table {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"))
+            .arg("--runtime-dir")
+            .arg(fake.dir())
+            .args(line)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut first).unwrap();
+        assert!(first.starts_with(starts), "{first}");
+        drop(out);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}
+
+#[test]
+fn what_the_server_refuses() {
+    let fake = Fake::start();
+    let table = [
+        ("port show vm9", 1, "there is no port `vm9`"),
+        ("port remove vm9", 1, "there is no port `vm9`"),
+        ("port set vm9 --queues 2", 1, "there is no port `vm9`"),
+        (
+            "port add vm1 --kind vhost-user --socket x",
+            2,
+            "name: expected a name that no other port has, found \"vm1\" a second time",
+        ),
+        (
+            "port add vm3 --kind vhost-user --socket vm1.sock",
+            2,
+            "socket: expected a socket that no other port has, \
+             found \"vm1.sock\", the socket of port \"vm1\"",
+        ),
+        (
+            "port set vm1 --segment green",
+            2,
+            "segment: expected the name of a segment (default, blue, red), found \"green\"",
+        ),
+    ];
+    for (line, status, complaint) in table {
+        let complaint = format!("lasthop: {complaint}\n");
+        assert_eq!(fake.fails(line), (status, complaint), "{line}");
+    }
+}
+
+#[test]
+fn nobody_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("api.sock");
+    let complaint = format!(
+        "lasthop: cannot reach Lasthop at {}: is `lasthop run` running?\n",
+        socket.display()
+    );
+    let status = || {
+        let mut command = lasthop();
+        command.arg("status").env("LASTHOP_RUNTIME_DIR", dir.path());
+        command
+    };
+    status()
+        .assert()
+        .code(1)
+        .stdout("")
+        .stderr(complaint.clone());
+    // A socket that nobody listens on any more.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    status().assert().code(1).stdout("").stderr(complaint);
+}
+
+#[test]
+fn wrong_usage_is_2_and_says_why() {
+    let table = [
+        ("", "Usage: lasthop"),
+        ("frobnicate", "unrecognized subcommand 'frobnicate'"),
+        ("run", "--config <FILE>"),
+        ("port add vm1 --socket a", "--kind <KIND>"),
+        (
+            "port add vm1 --kind tap --socket a",
+            "possible values: vhost-user",
+        ),
+        (
+            "port add a/b --kind vhost-user --socket a",
+            "expected 1 to 32 characters",
+        ),
+        (
+            "port add a --kind vhost-user --socket a --queues 65",
+            "65 is not in 1..=64",
+        ),
+        (
+            "port add a --kind vhost-user --socket a --mtu 67",
+            "67 is not in 68..=9216",
+        ),
+        (
+            "port add a --kind vhost-user --socket a --mac x",
+            "expected a MAC address",
+        ),
+        (
+            "port add a --kind vhost-user --socket a --segment b --trunk c",
+            "cannot be used with",
+        ),
+        ("port set vm1", "required arguments were not provided"),
+        ("port set vm1 --mtu 1500 --no-mtu", "cannot be used with"),
+        ("port show", "<NAME>"),
+        ("completions tcsh", "invalid value 'tcsh'"),
+        ("run --config a --json", "unexpected argument '--json'"),
+    ];
+    for (line, complaint) in table {
+        let done = lasthop().args(line.split_whitespace()).assert();
+        let done = done.code(2).stdout("");
+        let text = String::from_utf8_lossy(&done.get_output().stderr).into_owned();
+        assert!(text.contains(complaint), "{line}: {text}");
+    }
+}
+
+#[test]
+fn a_configuration_is_checked_without_starting_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lasthop.toml");
+    let check = || {
+        let mut command = lasthop();
+        command.args(["run", "--check", "--config"]).arg(&file);
+        command.arg("--runtime-dir").arg(dir.path().join("run"));
+        command
+    };
+    std::fs::write(&file, "[switch]\nname = \"host1\"\n").unwrap();
+    let fine = format!("{}: ok, 1 segment, 0 ports\n", file.display());
+    check().assert().code(0).stdout(fine).stderr("");
+    std::fs::write(&file, "[switch]\nname = \"host 1\"\n").unwrap();
+    let complaint = format!(
+        "lasthop: {}:2: switch.name: expected a name of 1 to 32 characters out of \
+         A-Z a-z 0-9 _ . -, found \"host 1\"\n",
+        file.display()
+    );
+    check().assert().code(2).stdout("").stderr(complaint);
+    assert!(!dir.path().join("run").exists());
+}
+
+#[test]
+fn help_and_version() {
+    let version = format!("lasthop {}\n", env!("CARGO_PKG_VERSION"));
+    lasthop()
+        .arg("--version")
+        .assert()
+        .success()
+        .stdout(version);
+    let help = lasthop().arg("--help").assert().success();
+    let text = String::from_utf8_lossy(&help.get_output().stdout).into_owned();
+    for word in [
+        "run",
+        "status",
+        "port",
+        "stats",
+        "fdb",
+        "LASTHOP_RUNTIME_DIR",
+    ] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
+fn completions_of_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let done = lasthop().args(["completions", shell]).assert().success();
+        let text = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
+        assert!(text.contains("--runtime-dir") || text.contains("runtime-dir"));
+        assert!(text.contains("fdb"), "{shell}");
+    }
+}
+
+#[test]
+fn man_pages() {
+    let done = lasthop().arg("man").assert().success();
+    let text = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
+    assert!(text.contains(".TH lasthop 1"), "{text}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("share/man1");
+    let mut command = lasthop();
+    command.arg("man").arg("--out").arg(&out);
+    command.assert().success().stdout("").stderr("");
+    for page in [
+        "lasthop.1",
+        "lasthop-run.1",
+        "lasthop-port-add.1",
+        "lasthop-stats.1",
+    ] {
+        let text = std::fs::read_to_string(out.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+
+    let mut command = lasthop();
+    command.args(["man", "--out", "/dev/null/man"]);
+    command.assert().code(1).stdout("");
+}

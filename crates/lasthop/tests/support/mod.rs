@@ -1,0 +1,285 @@
+//! A control without a switch: the real API server in front of an engine that makes its answers up.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use api::v1::{
+    FdbDocument, FdbEntry, PortState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
+    ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatsDocument, StatusDocument,
+    SwitchStatus, Traffic, WantedState,
+};
+use assert_cmd::Command;
+use control::command::{Command as Order, engine_channel};
+use control::{server, wanted};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+/// The command line, in an environment that says nothing.
+pub(crate) fn lasthop() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.env_remove("LASTHOP_RUNTIME_DIR");
+    command
+}
+
+/// A configuration with two segments and two ports.
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+[[segment]]
+name = "blue"
+vlan = 10
+[[segment]]
+name = "red"
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+queues = 2
+segment = "blue"
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+role = "client"
+trunk = ["blue", "red"]
+"#;
+
+/// A running fake; ends when dropped.
+pub(crate) struct Fake {
+    dir: TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fake {
+    /// Starts it in a runtime directory of its own.
+    pub(crate) fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        let socket = std::os::unix::net::UnixListener::bind(path.join("api.sock")).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let (handle, mut orders) = engine_channel(4);
+                let mut engine = Engine::new(path);
+                tokio::spawn(async move {
+                    while let Some(order) = orders.recv().await {
+                        engine.obey(order);
+                    }
+                });
+                let listener = server::listener(socket.into()).unwrap();
+                let shutdown = async { drop(stopped.await) };
+                server::serve(listener, handle, shutdown).await.unwrap();
+            });
+        });
+        Self {
+            dir,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Its runtime directory.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A command to it.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = lasthop();
+        command.arg("--runtime-dir").arg(self.dir());
+        command.args(line.split(' '));
+        command
+    }
+
+    /// What a command prints that has to succeed and to say nothing on standard error.
+    pub(crate) fn prints(&self, line: &str) -> String {
+        let done = self.command(line).assert().success().stderr("");
+        String::from_utf8(done.get_output().stdout.clone()).unwrap()
+    }
+
+    /// The document that a command prints with `--json`.
+    pub(crate) fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.prints(&format!("{line} --json"))).unwrap()
+    }
+
+    /// Exit status and complaint of a command that has to fail and to print nothing.
+    pub(crate) fn fails(&self, line: &str) -> (i32, String) {
+        let done = self.command(line).assert().failure().stdout("");
+        let output = done.get_output();
+        let complaint = String::from_utf8(output.stderr.clone()).unwrap();
+        (output.status.code().unwrap(), complaint)
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Knows what is wanted; makes the rest up.
+struct Engine {
+    wanted: WantedState,
+    dir: PathBuf,
+    looks: u64,
+}
+
+impl Engine {
+    fn new(dir: PathBuf) -> Self {
+        let wanted = control::config::parse(CONFIG, Path::new("fake.toml"), &dir);
+        Self {
+            wanted: wanted.unwrap(),
+            dir,
+            looks: 0,
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Status(reply) => drop(reply.send(Ok(self.status()))),
+            Order::Ports(reply) => drop(reply.send(Ok(PortsDocument {
+                ports: self.ports(),
+            }))),
+            Order::AddPort(port, reply) => {
+                let name = port.name.clone();
+                let new = wanted::add_port(&self.wanted, port, &self.dir);
+                drop(reply.send(self.take(&name, new)));
+            }
+            Order::SetPort(name, patch, reply) => {
+                let new = wanted::set_port(&self.wanted, &name, &patch, &self.dir);
+                drop(reply.send(self.take(&name, new)));
+            }
+            Order::RemovePort(name, reply) => {
+                let new = wanted::remove_port(&self.wanted, &name);
+                drop(reply.send(new.map(|new| self.wanted = new)));
+            }
+            Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
+            Order::Fdb(filter, reply) => {
+                let mut entries = fdb();
+                entries.retain(|entry| filter.accepts(entry));
+                drop(reply.send(Ok(FdbDocument { entries })));
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        name: &str,
+        new: Result<WantedState, Problem>,
+    ) -> Result<PortStatus, Problem> {
+        self.wanted = new?;
+        let port = self.ports().into_iter().find(|port| port.name == name);
+        port.ok_or_else(|| Problem::no_such_port(name))
+    }
+
+    fn status(&self) -> StatusDocument {
+        let process = |name: &str, pid, restarts| ProcessStatus {
+            name: name.to_owned(),
+            state: ProcessState::Running,
+            pid: Some(pid),
+            uptime_seconds: 3700,
+            restarts,
+        };
+        let segments = self.wanted.segments.iter().map(|segment| SegmentStatus {
+            name: segment.name.clone(),
+            vlan: segment.vlan,
+            ports: self.members(&segment.name),
+        });
+        StatusDocument {
+            version: "0.1.0".to_owned(),
+            name: self.wanted.switch.name.clone(),
+            uptime_seconds: 3700,
+            processes: vec![
+                process("supervisor", 100, 0),
+                process("control", 101, 1),
+                process("switch", 102, 0),
+            ],
+            switch: SwitchStatus {
+                connected: true,
+                epoch: 3,
+                flows: 12,
+                upcalls: 40,
+                upcalls_dropped: 0,
+            },
+            segments: segments.collect(),
+            ports: self.ports(),
+        }
+    }
+
+    fn members(&self, segment: &str) -> Vec<String> {
+        let ports = self.wanted.ports.iter();
+        let members = ports.filter(|port| port.segments().any(|name| name == segment));
+        members.map(|port| port.name.clone()).collect()
+    }
+
+    /// The first port is up with a stopped queue, the others wait or dial.
+    fn ports(&self) -> Vec<PortStatus> {
+        let ports = self.wanted.ports.iter();
+        let mut ports: Vec<_> = ports
+            .map(|port| match port.role {
+                api::v1::Role::Server => PortStatus::new(port, PortState::Waiting),
+                api::v1::Role::Client => PortStatus::new(port, PortState::Dialing),
+            })
+            .collect();
+        if let Some(port) = ports.first_mut() {
+            port.state = PortState::Faulted;
+            port.reason = Some("queue 1: descriptor loop".to_owned());
+            port.queue_pairs = 2;
+            port.ring = Some(RingFormat::Split);
+            port.features = vec!["NET_F_CSUM".to_owned(), "F_VERSION_1".to_owned()];
+            port.memory_bytes = 512 << 20;
+            port.queue_faults = vec![QueueFault {
+                queue: 1,
+                reason: "descriptor loop".to_owned(),
+            }];
+        }
+        ports
+    }
+
+    /// Every look finds 1000 packets more.
+    fn stats(&mut self) -> StatsDocument {
+        self.looks += 1;
+        let packets = 1000 * self.looks;
+        let drops = [("runt".to_owned(), 7), ("unused".to_owned(), 0)];
+        let mut ports = vec![PortStats {
+            name: "vm1".to_owned(),
+            state: PortState::Up,
+            from_guest: Traffic {
+                packets,
+                bytes: packets * 1024,
+            },
+            to_guest: Traffic::default(),
+            drops: drops.clone().into(),
+        }];
+        ports.push(PortStats {
+            name: "vm2".to_owned(),
+            state: PortState::Dialing,
+            ..PortStats::default()
+        });
+        StatsDocument {
+            ports,
+            drops: drops.into(),
+        }
+    }
+}
+
+fn fdb() -> Vec<FdbEntry> {
+    let entry = |segment: &str, mac: &str, port: &str| FdbEntry {
+        segment: segment.to_owned(),
+        mac: mac.to_owned(),
+        port: port.to_owned(),
+        age_seconds: 3,
+    };
+    vec![
+        entry("blue", "52:54:00:00:00:01", "vm1"),
+        entry("red", "52:54:00:00:00:02", "vm2"),
+    ]
+}
