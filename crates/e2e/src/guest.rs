@@ -181,13 +181,12 @@ impl GuestSpec {
             "-M q35 -accel {accel} -cpu {cpu} -smp {} -m {}",
             self.pairs, self.memory_mib
         ));
-        if self.shared_memory {
-            args.extend(words(&format!(
-                "-object memory-backend-memfd,id=m,size={}M,share=on",
-                self.memory_mib
-            )));
-            args.extend(words("-numa node,memdev=m"));
-        }
+        let share = if self.shared_memory { "on" } else { "off" };
+        let memory = format!(
+            "-object memory-backend-memfd,id=m,size={}M,share={share} -numa node,memdev=m",
+            self.memory_mib
+        );
+        args.extend(words(&memory));
         args.extend(words("-nographic -nodefaults"));
         args.extend(["-serial".into(), format!("file:{}", path("console"))]);
         args.extend([
