@@ -1,0 +1,111 @@
+//! Raw access to ring memory: one area is one contiguous piece of guest memory whose address was resolved
+//! once. All fields are little endian and are accessed atomically, because the driver writes them while
+//! we read.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use memory::GuestMemory;
+
+use super::QueueFault;
+
+/// A resolved ring area. Valid while the `GuestMemory` that resolved it lives; the queue keeps both.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    ptr: *mut u8,
+    gpa: u64,
+    len: u32,
+}
+
+// SAFETY: an Area is an address; every access goes through the unsafe methods below, whose callers hold
+// the GuestMemory that keeps the address mapped.
+unsafe impl Send for Area {}
+
+impl Area {
+    /// Resolves `len` bytes at `gpa`, aligned to `align` here as in the guest.
+    pub(super) fn resolve(
+        mem: &GuestMemory,
+        gpa: u64,
+        len: u32,
+        align: usize,
+    ) -> Result<Self, QueueFault> {
+        let piece = mem.translate(gpa, len).ok_or(QueueFault::UnmappedRing)?;
+        if !piece.ptr.addr().is_multiple_of(align) || !gpa.is_multiple_of(align as u64) {
+            return Err(QueueFault::Misaligned);
+        }
+        Ok(Self {
+            ptr: piece.ptr,
+            gpa,
+            len,
+        })
+    }
+
+    /// The field of 16 bits at `at`.
+    ///
+    /// # Safety
+    /// `at + 2 <= len`, `at` is even, and the memory that resolved the area is alive.
+    #[inline]
+    pub(super) unsafe fn u16(&self, at: usize) -> &AtomicU16 {
+        debug_assert!(at + 2 <= self.len as usize && at.is_multiple_of(2));
+        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
+        unsafe { AtomicU16::from_ptr(self.ptr.add(at).cast()) }
+    }
+
+    /// The field of 32 bits at `at`.
+    ///
+    /// # Safety
+    /// `at + 4 <= len`, `at` and the area are multiples of 4, and the memory is alive.
+    #[inline]
+    pub(super) unsafe fn u32(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= self.len as usize && at.is_multiple_of(4));
+        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
+        unsafe { AtomicU32::from_ptr(self.ptr.add(at).cast()) }
+    }
+
+    /// The field of 64 bits at `at`.
+    ///
+    /// # Safety
+    /// `at + 8 <= len`, `at` and the area are multiples of 8, and the memory is alive.
+    #[inline]
+    pub(super) unsafe fn u64(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= self.len as usize && at.is_multiple_of(8));
+        // SAFETY: the caller keeps `at` inside the area, which `resolve` found mapped and aligned.
+        unsafe { AtomicU64::from_ptr(self.ptr.add(at).cast()) }
+    }
+
+    /// Logs a write of `len` bytes at `at`.
+    #[inline]
+    pub(super) fn mark(&self, mem: &GuestMemory, at: usize, len: usize) {
+        mem.mark_dirty(self.gpa + at as u64, len as u64);
+    }
+}
+
+/// The 16 bytes of a descriptor at any alignment, fetched once, as two little-endian words. Indirect
+/// tables need not be aligned.
+///
+/// # Safety
+/// 16 bytes at `ptr` are mapped.
+pub(super) unsafe fn fetch_words(ptr: *mut u8) -> (u64, u64) {
+    if ptr.addr().is_multiple_of(8) {
+        // SAFETY: the caller says that 16 bytes are mapped; both words are aligned.
+        let (a, b) = unsafe {
+            (
+                AtomicU64::from_ptr(ptr.cast()),
+                AtomicU64::from_ptr(ptr.add(8).cast()),
+            )
+        };
+        return (
+            u64::from_le(a.load(Ordering::Relaxed)),
+            u64::from_le(b.load(Ordering::Relaxed)),
+        );
+    }
+    let mut words = [0u64; 2];
+    for (i, word) in words.iter_mut().enumerate() {
+        let mut bytes = [0u8; 8];
+        for (j, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: i * 8 + j < 16, mapped by the caller's word; bytes are always aligned.
+            *byte = unsafe { AtomicU8::from_ptr(ptr.add(i * 8 + j)) }.load(Ordering::Relaxed);
+        }
+        *word = u64::from_le_bytes(bytes);
+    }
+    (words[0], words[1])
+}

@@ -1,0 +1,79 @@
+//! What a driver, or the front end that set the queue up, can do wrong.
+
+/// Why a queue stopped. A queue that has faulted touches guest memory no more; every later call returns
+/// the same fault until the queue is made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum QueueFault {
+    /// Not 1..=4096, or for a split queue not a power of two.
+    #[error("queue size is not allowed")]
+    BadSize,
+    /// The start position is not one that a queue of this size can be in.
+    #[error("queue position is out of range")]
+    BadPosition,
+    /// A ring area's address is not aligned as its layout demands.
+    #[error("ring area is misaligned")]
+    Misaligned,
+    /// A ring area is not wholly inside one memory region.
+    #[error("ring area is not mapped")]
+    UnmappedRing,
+    /// A buffer is not wholly mapped.
+    #[error("buffer address is not mapped")]
+    UnmappedAddress,
+    /// An indirect table is not wholly mapped.
+    #[error("indirect table is not mapped")]
+    UnmappedTable,
+    /// A descriptor of zero bytes.
+    #[error("descriptor of zero length")]
+    ZeroLength,
+    /// More is available than the queue holds: the available index jumped, or slots in use were offered again.
+    #[error("available index jumps beyond the queue")]
+    IndexJump,
+    /// The available ring names a descriptor that does not exist (split).
+    #[error("head index is out of range")]
+    HeadOutOfRange,
+    /// A descriptor names a next one that does not exist (split, indirect tables).
+    #[error("next index is out of range")]
+    NextOutOfRange,
+    /// A buffer id that is not below the queue size (packed).
+    #[error("buffer id is out of range")]
+    IdOutOfRange,
+    /// A chain visits more descriptors than there are.
+    #[error("descriptors form a loop")]
+    DescriptorLoop,
+    /// More than [`super::MAX_CHAIN_DESCRIPTORS`] descriptors in one chain.
+    #[error("chain has too many descriptors")]
+    ChainTooLong,
+    /// More than [`super::MAX_CHAIN_BYTES`] bytes in one chain.
+    #[error("chain has too many bytes")]
+    ChainTooLarge,
+    /// A chain for the device to read holds a descriptor for it to write.
+    #[error("writable descriptor in a chain to read")]
+    WritableInReadable,
+    /// A chain for the device to write starts with a descriptor for it to read.
+    #[error("readable descriptor in a chain to write")]
+    ReadableInWritable,
+    /// A readable descriptor follows a writable one.
+    #[error("readable descriptor after a writable one")]
+    ReadableAfterWritable,
+    /// An indirect descriptor without `RING_INDIRECT_DESC`.
+    #[error("indirect descriptor was not negotiated")]
+    IndirectNotNegotiated,
+    /// An indirect descriptor inside an indirect table.
+    #[error("indirect table inside an indirect table")]
+    IndirectNested,
+    /// An indirect descriptor that is not the last of its chain (split) or not the only one (packed).
+    #[error("indirect descriptor linked to others")]
+    IndirectWithNext,
+    /// An indirect table whose length is zero or not a multiple of 16.
+    #[error("indirect table has a wrong length")]
+    IndirectLength,
+    /// A descriptor was offered again while it is in flight (seen only when in-flight chains are tracked).
+    #[error("buffer offered twice")]
+    OfferedTwice,
+    /// The inflight region is too small, misaligned, of another version, or for another queue size.
+    #[error("inflight region does not fit the queue")]
+    InflightMismatch,
+    /// The inflight region contradicts itself.
+    #[error("inflight region is corrupt")]
+    InflightCorrupt,
+}

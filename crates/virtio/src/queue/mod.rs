@@ -1,0 +1,289 @@
+//! The device side of a virtqueue (virtio 1.3, sections 2.7 split and 2.8 packed).
+//!
+//! Everything that a driver writes is hostile: descriptors, indices and indirect tables change while they
+//! are read. Each guest-owned field is fetched once with an atomic load, checked, and used from the copy;
+//! every loop is bounded by the queue size or by a constant. The first violation stops the queue: it gets
+//! a [`QueueFault`] that every later call returns, and touches guest memory no more.
+//!
+//! ```text
+//!              take_readable / take_writable             put               publish
+//!  available --------------------------------> taken ----------> staged ------------> used
+//!      ^                                         |                        one release store
+//!      +---------------- untake -----------------+
+//! ```
+//!
+//! Staged elements become visible to the driver together: a split queue writes its used index last, a
+//! packed queue the flags of the batch's first element.
+//!
+//! With `IN_ORDER` the caller puts chains in the order in which it took them; one used element is written
+//! for every chain, which the standard always allows (section 2.9: batching elements is optional).
+//!
+//! Writes to rings and event fields are logged by the queue when the memory has a dirty log; the bytes of
+//! frames are logged by whoever wrote them, with [`Queue::mark_written`], before `publish`.
+
+mod area;
+mod descriptor;
+mod event;
+mod fault;
+mod inflight;
+mod packed;
+mod split;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use memory::GuestMemory;
+pub use memory::Segment;
+
+pub use fault::QueueFault;
+pub use inflight::{Inflight, InflightRegion};
+use packed::PackedQueue;
+use split::SplitQueue;
+
+use crate::features::Features;
+
+/// Largest queue size that is served.
+pub const MAX_SIZE: u16 = 4096;
+/// Most bytes in one chain.
+pub const MAX_CHAIN_BYTES: u32 = 1 << 20;
+/// Most descriptors in one chain, those in an indirect table included.
+pub const MAX_CHAIN_DESCRIPTORS: u32 = 1024;
+
+/// Where a queue lies in guest memory: guest-physical addresses of its three areas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of descriptors: 1..=4096; a power of two for a split queue.
+    pub size: u16,
+    /// Descriptor area: the table, or the packed ring.
+    pub desc: u64,
+    /// Driver area: the available ring, or the driver's event suppression structure.
+    pub driver: u64,
+    /// Device area: the used ring, or the device's event suppression structure.
+    pub device: u64,
+}
+
+/// A range of the caller's segment arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegRange {
+    /// Index of the first segment.
+    pub start: u32,
+    /// Number of segments.
+    pub len: u32,
+}
+
+impl SegRange {
+    /// The segments that the range names.
+    ///
+    /// # Panics
+    /// When `arena` is not the one that the chain was taken into.
+    #[inline]
+    #[must_use]
+    pub fn of<'a>(&self, arena: &'a [Segment]) -> &'a [Segment] {
+        &arena[self.start as usize..][..self.len as usize]
+    }
+}
+
+/// One chain of descriptors, taken from the driver. It is given back exactly once, with [`Queue::put`] or
+/// [`Queue::untake`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Split: the head descriptor. Packed: the buffer id.
+    pub id: u16,
+    /// Ring slots that the chain takes: 1 on a split queue, its direct descriptors on a packed one.
+    pub count: u16,
+    /// Its buffers in the caller's arena, in order.
+    pub segs: SegRange,
+    /// Bytes of all buffers together, 1..=[`MAX_CHAIN_BYTES`].
+    pub bytes: u32,
+}
+
+/// A virtqueue of either layout.
+///
+/// Nothing is allocated after the queue is made, as long as the caller's arena has room. The queue may
+/// move between threads; it has one user at a time.
+#[derive(Debug)]
+pub enum Queue {
+    /// Descriptor table, available ring, used ring.
+    Split(SplitQueue),
+    /// One ring of descriptors.
+    Packed(PackedQueue),
+}
+
+/// Calls the same method of either layout.
+macro_rules! either {
+    ($queue:expr, $q:ident => $call:expr) => {
+        match $queue {
+            Queue::Split($q) => $call,
+            Queue::Packed($q) => $call,
+        }
+    };
+}
+
+impl Queue {
+    /// A queue at `layout` in `mem`; `RING_PACKED`, `RING_INDIRECT_DESC` and `RING_EVENT_IDX` of
+    /// `features` decide how it works. `position` is what [`Queue::position`] of the queue's former life
+    /// returned, or the start: 0 for a split queue, `0x8000_8000` for a packed one (`SET_VRING_BASE`).
+    ///
+    /// A split queue goes on at the used index that it finds in memory. A packed queue whose used half of
+    /// the position cannot be right because the front end gave only the available half (`0x8000`) starts
+    /// with both halves equal.
+    ///
+    /// # Errors
+    /// [`QueueFault::BadSize`], [`QueueFault::BadPosition`], [`QueueFault::Misaligned`],
+    /// [`QueueFault::UnmappedRing`].
+    pub fn new(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+    ) -> Result<Self, QueueFault> {
+        Self::build(mem, layout, features, position, None)
+    }
+
+    /// As [`Queue::new`], with in-flight chains tracked in `inflight`. When an earlier process left chains
+    /// in flight there, they are taken again first, oldest first, and the region overrides `position`.
+    ///
+    /// # Errors
+    /// As [`Queue::new`]; [`QueueFault::InflightMismatch`] and [`QueueFault::InflightCorrupt`] for a
+    /// region that cannot be this queue's.
+    pub fn with_inflight(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+        inflight: Inflight,
+    ) -> Result<Self, QueueFault> {
+        Self::build(mem, layout, features, position, Some(inflight))
+    }
+
+    fn build(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+        inflight: Option<Inflight>,
+    ) -> Result<Self, QueueFault> {
+        if layout.size == 0 || layout.size > MAX_SIZE {
+            return Err(QueueFault::BadSize);
+        }
+        if features.contains(Features::RING_PACKED) {
+            PackedQueue::new(mem, layout, features, position, inflight).map(Self::Packed)
+        } else {
+            SplitQueue::new(mem, layout, features, position, inflight).map(Self::Split)
+        }
+    }
+
+    /// Goes on in another snapshot of the guest's memory, at the same guest-physical addresses. Segments
+    /// taken before stay valid only while the former snapshot lives.
+    ///
+    /// # Errors
+    /// [`QueueFault::UnmappedRing`] or [`QueueFault::Misaligned`] stop the queue: a ring area is gone.
+    pub fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
+        either!(self, q => q.set_memory(mem))
+    }
+
+    /// The memory that the queue works in.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        either!(self, q => q.memory())
+    }
+
+    /// Number of descriptors.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        either!(self, q => q.size())
+    }
+
+    /// Why the queue stopped, if it did.
+    #[must_use]
+    pub fn fault(&self) -> Option<QueueFault> {
+        either!(self, q => q.fault())
+    }
+
+    /// Takes the next chain for the device to read and appends its buffers to `segs`; `None` when there
+    /// is none.
+    ///
+    /// # Errors
+    /// What the driver did wrong; `segs` is as before, and the queue has stopped.
+    #[inline]
+    pub fn take_readable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
+        either!(self, q => q.take::<false>(segs))
+    }
+
+    /// Takes the next chain for the device to write and appends its buffers to `segs`; `None` when there
+    /// is none.
+    ///
+    /// # Errors
+    /// As [`Queue::take_readable`].
+    #[inline]
+    pub fn take_writable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
+        either!(self, q => q.take::<true>(segs))
+    }
+
+    /// Gives back the chains that were taken last, unused; `chains` lists them in the order in which they
+    /// were taken. Neither they nor any chain taken after the first of them has been put. They will be
+    /// taken again.
+    pub fn untake(&mut self, chains: &[Chain]) {
+        either!(self, q => q.untake(chains));
+    }
+
+    /// Stages one used element: the device is done with `chain` and has written its first `written` bytes
+    /// (0 for a readable chain). The driver sees nothing before [`Queue::publish`].
+    #[inline]
+    pub fn put(&mut self, chain: Chain, written: u32) {
+        either!(self, q => q.put(chain, written));
+    }
+
+    /// Makes all staged elements visible to the driver at once.
+    #[inline]
+    pub fn publish(&mut self) {
+        either!(self, q => q.publish());
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call. A full fence
+    /// separates the published elements from the driver's wish.
+    #[inline]
+    #[must_use]
+    pub fn needs_notify(&mut self) -> bool {
+        either!(self, q => q.needs_notify())
+    }
+
+    /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence follows
+    /// and `true` means that a chain is waiting already: no kick will come for it.
+    ///
+    /// With an event index the wish holds for the next chain only: enable again before every sleep. A
+    /// driver may kick in spite of `false`.
+    pub fn set_kicks(&mut self, on: bool) -> bool {
+        either!(self, q => q.set_kicks(on))
+    }
+
+    /// Where the queue stands, as `GET_VRING_BASE` says it. Split: the next available index. Packed: next
+    /// available slot in bits 0..15, its wrap counter in bit 15, next used slot in bits 16..31, its wrap
+    /// counter in bit 31. Staged elements are not counted: publish first.
+    #[must_use]
+    pub fn position(&self) -> u32 {
+        either!(self, q => q.position())
+    }
+
+    /// Logs the first `written` bytes of `segs` as dirty, for a live migration. Nothing happens without a
+    /// dirty log.
+    #[inline]
+    pub fn mark_written(&self, segs: &[Segment], written: u32) {
+        let mem = self.memory();
+        if mem.log().is_some() {
+            mark_segments(mem, segs, written);
+        }
+    }
+}
+
+#[cold]
+fn mark_segments(mem: &GuestMemory, segs: &[Segment], written: u32) {
+    let mut left = written;
+    for seg in segs {
+        let len = seg.len.min(left);
+        mem.mark_dirty(seg.gpa, u64::from(len));
+        left -= len;
+    }
+}

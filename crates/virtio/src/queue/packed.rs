@@ -1,0 +1,503 @@
+//! The packed layout: one ring of descriptors that both sides write (virtio 1.3, section 2.8).
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use memory::{GuestMemory, Segment};
+
+use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
+use super::event::{Cursor, packed_need_event};
+use super::inflight::packed::Tracker;
+use super::{Chain, Inflight, Layout, MAX_CHAIN_BYTES, QueueFault, SegRange};
+use crate::features::Features;
+
+mod ring;
+use ring::{AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Ring, USED};
+
+/// A packed virtqueue.
+#[derive(Debug)]
+pub struct PackedQueue {
+    ring: Ring,
+    size: u16,
+    /// The next slot to take from.
+    next: Cursor,
+    /// The next slot to use, as published.
+    used: Cursor,
+    /// The next slot to use, staged elements counted.
+    staged_to: Cursor,
+    /// Slots between `used` and `staged_to`.
+    staged: u16,
+    /// Flags of the first staged element: written last.
+    first_flags: u16,
+    /// Slots taken and not yet published as used; never more than `size`.
+    in_flight: u16,
+    /// Slots published since the last `needs_notify`.
+    unnotified: u32,
+    indirect: bool,
+    event_idx: bool,
+    kicks: Option<bool>,
+    fault: Option<QueueFault>,
+    tracker: Option<Box<Tracker>>,
+    /// Descriptors of the chain that is being taken, for the tracker.
+    scratch: Vec<Desc>,
+    mem: Arc<GuestMemory>,
+    layout: Layout,
+}
+
+/// Splits a `SET_VRING_BASE` value into the available and the used position, and the slots between them.
+fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16), QueueFault> {
+    let next = Cursor::from_bits(position as u16);
+    let used = Cursor::from_bits((position >> 16) as u16);
+    if next.index >= size || used.index >= size {
+        return Err(QueueFault::BadPosition);
+    }
+    if position >> 16 == 0 && next.wrap {
+        // The front end knows only the available half: nothing can be in flight then.
+        return Ok((next, next, 0));
+    }
+    let in_flight = used.distance(next, size);
+    if in_flight > size {
+        return Err(QueueFault::BadPosition);
+    }
+    Ok((next, used, in_flight))
+}
+
+/// Whether a descriptor with these flags is available in the lap of `wrap`.
+#[inline]
+fn is_available(flags: u16, wrap: bool) -> bool {
+    (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
+}
+
+impl PackedQueue {
+    pub(super) fn new(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+        inflight: Option<Inflight>,
+    ) -> Result<Self, QueueFault> {
+        let size = layout.size;
+        let ring = Ring::resolve(&mem, layout)?;
+        let mut tracker = None;
+        let (next, used, in_flight) = match inflight {
+            None => positions(position, size)?,
+            Some(part) => {
+                let found = Self::attach(&ring, part, size, position)?;
+                tracker = Some(Box::new(found.0));
+                found.1
+            }
+        };
+        ring.hide_staged(&mem, used, in_flight);
+        Ok(Self {
+            ring,
+            size,
+            next,
+            used,
+            staged_to: used,
+            staged: 0,
+            first_flags: 0,
+            in_flight,
+            unnotified: 0,
+            indirect: features.contains(Features::RING_INDIRECT_DESC),
+            event_idx: features.contains(Features::RING_EVENT_IDX),
+            kicks: None,
+            fault: None,
+            scratch: Vec::with_capacity(tracker.as_ref().map_or(0, |_| usize::from(size))),
+            tracker,
+            mem,
+            layout,
+        })
+    }
+
+    fn attach(
+        ring: &Ring,
+        part: Inflight,
+        size: u16,
+        position: u32,
+    ) -> Result<(Tracker, (Cursor, Cursor, u16)), QueueFault> {
+        let start = positions(position, size);
+        let used = start.map_or(
+            Cursor {
+                index: 0,
+                wrap: true,
+            },
+            |(_, used, _)| used,
+        );
+        let used_up = |at: Cursor| !is_available(ring.flags(at.index), at.wrap);
+        let (tracker, found) = Tracker::attach(part, size, used, used_up)?;
+        let Some((used, slots)) = found else {
+            return Ok((tracker, start?));
+        };
+        let mut next = used;
+        next.advance(slots, size);
+        Ok((tracker, (next, used, slots)))
+    }
+
+    pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        match Ring::resolve(&mem, self.layout) {
+            Ok(ring) => {
+                self.ring = ring;
+                self.mem = mem;
+                Ok(())
+            }
+            Err(fault) => Err(self.stop(fault)),
+        }
+    }
+
+    pub(super) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.mem
+    }
+
+    pub(super) fn size(&self) -> u16 {
+        self.size
+    }
+
+    pub(super) fn fault(&self) -> Option<QueueFault> {
+        self.fault
+    }
+
+    #[cold]
+    fn stop(&mut self, fault: QueueFault) -> QueueFault {
+        *self.fault.get_or_insert(fault)
+    }
+
+    #[inline]
+    pub(super) fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.tracker.is_some()
+            && let Some(chain) = self.take_pending(WRITABLE, segs)?
+        {
+            return Ok(Some(chain));
+        }
+        let Some(first) = self.look()? else {
+            return Ok(None);
+        };
+        // One direct descriptor in one region is the straight path.
+        let plain = if WRITABLE { WRITE } else { 0 };
+        if first.flags & KIND == plain
+            && first.link < self.size
+            && first.len <= MAX_CHAIN_BYTES
+            && self.tracker.is_none()
+            && let Some(segment) = self.mem.translate(first.addr, first.len)
+        {
+            let start = segs.len() as u32;
+            segs.push(segment);
+            self.next.advance(1, self.size);
+            self.in_flight += 1;
+            return Ok(Some(Chain {
+                id: first.link,
+                count: 1,
+                segs: SegRange { start, len: 1 },
+                bytes: first.len,
+            }));
+        }
+        self.take_long(first, WRITABLE, segs).map(Some)
+    }
+
+    /// The descriptor at the next slot, if it is available.
+    #[inline]
+    fn look(&mut self) -> Result<Option<Desc>, QueueFault> {
+        let flags = self.ring.flags(self.next.index);
+        if !is_available(flags, self.next.wrap) {
+            return Ok(None);
+        }
+        if self.in_flight >= self.size {
+            return Err(self.stop(QueueFault::IndexJump));
+        }
+        Ok(Some(self.ring.descriptor(self.next.index, flags)))
+    }
+
+    #[inline(never)]
+    fn take_long(
+        &mut self,
+        first: Desc,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Chain, QueueFault> {
+        let mut kept = std::mem::take(&mut self.scratch);
+        let chain = self.walk_ring(first, writable, segs, &mut kept);
+        let chain = chain.and_then(|chain| self.track(chain, segs, &kept));
+        self.scratch = kept;
+        match chain {
+            Ok(chain) => {
+                self.next.advance(chain.count, self.size);
+                self.in_flight += chain.count;
+                Ok(chain)
+            }
+            Err(fault) => Err(self.stop(fault)),
+        }
+    }
+
+    /// Reads the chain that starts with `first` at the next slot. A tracked queue keeps its descriptors.
+    fn walk_ring(
+        &self,
+        first: Desc,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+        kept: &mut Vec<Desc>,
+    ) -> Result<Chain, QueueFault> {
+        let keep = self.tracker.is_some();
+        kept.clear();
+        if keep {
+            kept.push(first);
+        }
+        let mut at = self.next;
+        let limit = self.size - self.in_flight;
+        self.gather(first, limit, writable, segs, || {
+            at.advance(1, self.size);
+            let desc = self.ring.descriptor(at.index, self.ring.flags(at.index));
+            if keep {
+                kept.push(desc);
+            }
+            Some(desc)
+        })
+    }
+
+    fn track(
+        &mut self,
+        chain: Chain,
+        segs: &mut Vec<Segment>,
+        kept: &[Desc],
+    ) -> Result<Chain, QueueFault> {
+        if let Some(tracker) = &mut self.tracker {
+            if tracker.is_live(chain.id) {
+                segs.truncate(chain.segs.start as usize);
+                return Err(QueueFault::OfferedTwice);
+            }
+            tracker.took(kept, chain.id);
+        }
+        Ok(chain)
+    }
+
+    /// Takes the oldest chain that a former process left in flight, from the copies that it kept.
+    #[cold]
+    fn take_pending(
+        &mut self,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        let Some(tracker) = self.tracker.as_deref() else {
+            return Ok(None);
+        };
+        let Some(head) = tracker.pending() else {
+            return Ok(None);
+        };
+        let mut at = head;
+        let first = tracker.desc(head);
+        let chain = self.gather(first, self.size, writable, segs, || {
+            at = tracker.after(head, at)?;
+            Some(tracker.desc(at))
+        });
+        let chain = match chain {
+            Ok(chain) if tracker.is_chain(chain.id, head, at) => chain,
+            Ok(chain) => {
+                segs.truncate(chain.segs.start as usize);
+                return Err(self.stop(QueueFault::InflightCorrupt));
+            }
+            Err(fault) => return Err(self.stop(fault)),
+        };
+        if let Some(tracker) = &mut self.tracker {
+            tracker.took_pending();
+        }
+        Ok(Some(chain))
+    }
+
+    /// Collects one chain; `more` gives its second and later descriptors, of which there are fewer than
+    /// `limit`.
+    fn gather(
+        &self,
+        first: Desc,
+        limit: u16,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+        more: impl FnMut() -> Option<Desc>,
+    ) -> Result<Chain, QueueFault> {
+        let mut gather = Gather::new(&self.mem, segs, writable);
+        let fault = match self.follow(first, limit, &mut gather, more) {
+            Ok((count, id)) if id < self.size => {
+                let (segs, bytes) = gather.finish();
+                return Ok(Chain {
+                    id,
+                    count,
+                    segs,
+                    bytes,
+                });
+            }
+            Ok(_) => QueueFault::IdOutOfRange,
+            Err(fault) => fault,
+        };
+        gather.abandon();
+        Err(fault)
+    }
+
+    /// Walks a chain; returns its slots and its buffer id, which is in the last descriptor.
+    fn follow(
+        &self,
+        first: Desc,
+        limit: u16,
+        gather: &mut Gather<'_>,
+        mut more: impl FnMut() -> Option<Desc>,
+    ) -> Result<(u16, u16), QueueFault> {
+        if first.flags & INDIRECT != 0 {
+            self.follow_table(&first, gather)?;
+            return Ok((1, first.link));
+        }
+        let mut desc = first;
+        for count in 1..=limit {
+            if desc.flags & INDIRECT != 0 {
+                return Err(QueueFault::IndirectWithNext);
+            }
+            gather.add(&desc)?;
+            if desc.flags & NEXT == 0 {
+                return Ok((count, desc.link));
+            }
+            if count < limit {
+                desc = more().ok_or(QueueFault::InflightCorrupt)?;
+            }
+        }
+        Err(if limit == self.size {
+            QueueFault::DescriptorLoop
+        } else {
+            QueueFault::IndexJump
+        })
+    }
+
+    /// All entries of a packed indirect table belong to the chain, in order; of their flags only the
+    /// direction counts (section 2.8.7).
+    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+        if !self.indirect {
+            return Err(QueueFault::IndirectNotNegotiated);
+        }
+        if desc.flags & NEXT != 0 {
+            return Err(QueueFault::IndirectWithNext);
+        }
+        let table = gather.table(desc)?;
+        for at in 0..table.entries() {
+            let (addr, rest) = table.entry(at)?;
+            let entry = Desc::packed(addr, rest);
+            if entry.flags & INDIRECT != 0 {
+                return Err(QueueFault::IndirectNested);
+            }
+            gather.add(&entry)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn untake(&mut self, chains: &[Chain]) {
+        if self.fault.is_some() {
+            return;
+        }
+        for chain in chains.iter().rev() {
+            let from_ring = match &mut self.tracker {
+                Some(tracker) => tracker.untook(chain.id),
+                None => true,
+            };
+            if from_ring {
+                self.next.retreat(chain.count, self.size);
+                self.in_flight = self.in_flight.saturating_sub(chain.count);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, chain: Chain, written: u32) {
+        if self.fault.is_some() {
+            return;
+        }
+        debug_assert!(
+            self.staged + chain.count <= self.in_flight,
+            "put without take"
+        );
+        let at = self.staged_to;
+        let mut flags = if at.wrap { AVAIL | USED } else { 0 };
+        if written > 0 {
+            flags |= WRITE;
+        }
+        self.ring.set_used(at.index, chain.id, written);
+        if self.staged == 0 {
+            self.first_flags = flags;
+        } else {
+            self.ring.set_hidden_flags(at.index, flags);
+        }
+        self.staged_to.advance(chain.count, self.size);
+        self.staged = self.staged.saturating_add(chain.count);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.staged(chain.id);
+        }
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.staged == 0 || self.fault.is_some() {
+            return;
+        }
+        let from = self.used.index;
+        self.used = self.staged_to;
+        if let Some(tracker) = &mut self.tracker {
+            tracker.before_publish(self.used);
+        }
+        self.ring.publish_flags(from, self.first_flags);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.after_publish(self.used);
+        }
+        if self.mem.log().is_some() {
+            self.ring.mark_used(&self.mem, from, self.staged);
+        }
+        self.in_flight = self.in_flight.saturating_sub(self.staged);
+        self.unnotified = self.unnotified.saturating_add(u32::from(self.staged));
+        self.staged = 0;
+    }
+
+    #[inline]
+    pub(super) fn needs_notify(&mut self) -> bool {
+        let moved = std::mem::take(&mut self.unnotified);
+        if moved == 0 || self.fault.is_some() {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        match self.ring.driver_event() {
+            (EVENT_DISABLE, _) => false,
+            (EVENT_DESC, event) if self.event_idx => {
+                packed_need_event(event, self.used, moved, self.size)
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn set_kicks(&mut self, on: bool) -> bool {
+        if self.fault.is_some() {
+            return false;
+        }
+        let flags = match (on, self.event_idx) {
+            (false, _) => EVENT_DISABLE,
+            (true, false) => EVENT_ENABLE,
+            (true, true) => EVENT_DESC,
+        };
+        if flags == EVENT_DESC || self.kicks != Some(on) {
+            self.ring.set_device_event(&self.mem, flags, self.next);
+        }
+        self.kicks = Some(on);
+        if !on {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.waiting()
+    }
+
+    fn waiting(&self) -> bool {
+        let pending = self.tracker.as_ref().and_then(|t| t.pending());
+        pending.is_some() || is_available(self.ring.flags(self.next.index), self.next.wrap)
+    }
+
+    pub(super) fn position(&self) -> u32 {
+        u32::from(self.next.bits()) | u32::from(self.used.bits()) << 16
+    }
+}

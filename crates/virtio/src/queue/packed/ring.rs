@@ -1,0 +1,170 @@
+//! The areas of a packed queue.
+//!
+//! ```text
+//! descriptor ring    16 i: addr u64, len u32, id u16, flags u16         (both sides write)
+//! event suppression  off_wrap u16, flags u16     one for each side      (driver area, device area)
+//! ```
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memory::GuestMemory;
+
+use crate::queue::area::Area;
+use crate::queue::descriptor::{DESC_LEN, Desc};
+use crate::queue::event::Cursor;
+use crate::queue::{Layout, QueueFault};
+
+/// Descriptor flag: equals the driver's wrap counter when available.
+pub(super) const AVAIL: u16 = 1 << 7;
+/// Descriptor flag: differs from `AVAIL` when available, equals it when used.
+pub(super) const USED: u16 = 1 << 15;
+/// Event flags: notify always.
+pub(super) const EVENT_ENABLE: u16 = 0;
+/// Event flags: never notify.
+pub(super) const EVENT_DISABLE: u16 = 1;
+/// Event flags: notify when the descriptor of `off_wrap` is reached.
+pub(super) const EVENT_DESC: u16 = 2;
+
+const AT_LEN: usize = 8;
+const AT_ID: usize = 12;
+const AT_FLAGS: usize = 14;
+const AT_OFF_WRAP: usize = 0;
+const AT_EVENT_FLAGS: usize = 2;
+const EVENT_LEN: u32 = 4;
+
+/// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event structure
+/// 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
+#[derive(Debug)]
+pub(super) struct Ring {
+    desc: Area,
+    driver: Area,
+    device: Area,
+    size: u16,
+}
+
+impl Ring {
+    pub(super) fn resolve(mem: &GuestMemory, layout: Layout) -> Result<Self, QueueFault> {
+        let len = DESC_LEN * u32::from(layout.size);
+        Ok(Self {
+            desc: Area::resolve(mem, layout.desc, len, 16)?,
+            driver: Area::resolve(mem, layout.driver, EVENT_LEN, 4)?,
+            device: Area::resolve(mem, layout.device, EVENT_LEN, 4)?,
+            size: layout.size,
+        })
+    }
+
+    /// The offset of slot `at`.
+    ///
+    /// # Panics
+    /// When there is no such slot; the queue's cursors are always below the size.
+    #[inline]
+    fn slot(&self, at: u16) -> usize {
+        assert!(at < self.size, "a cursor left the ring");
+        DESC_LEN as usize * usize::from(at)
+    }
+
+    /// The flags of slot `at`; what was written before them is visible after.
+    #[inline]
+    pub(super) fn flags(&self, at: u16) -> u16 {
+        // SAFETY: `slot` keeps the descriptor inside the ring.
+        u16::from_le(unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.load(Acquire))
+    }
+
+    /// The descriptor in slot `at`, whose flags were fetched before.
+    #[inline]
+    pub(super) fn descriptor(&self, at: u16, flags: u16) -> Desc {
+        let offset = self.slot(at);
+        // SAFETY: `slot` keeps the descriptor inside the ring.
+        let (addr, len, id) = unsafe {
+            (
+                self.desc.u64(offset).load(Relaxed),
+                self.desc.u32(offset + AT_LEN).load(Relaxed),
+                self.desc.u16(offset + AT_ID).load(Relaxed),
+            )
+        };
+        Desc {
+            addr: u64::from_le(addr),
+            len: u32::from_le(len),
+            flags,
+            link: u16::from_le(id),
+        }
+    }
+
+    /// Writes a used element into slot `at`, all but its flags.
+    #[inline]
+    pub(super) fn set_used(&self, at: u16, id: u16, len: u32) {
+        let offset = self.slot(at);
+        // SAFETY: `slot` keeps the descriptor inside the ring.
+        unsafe {
+            self.desc.u32(offset + AT_LEN).store(len.to_le(), Relaxed);
+            self.desc.u16(offset + AT_ID).store(id.to_le(), Relaxed);
+        }
+    }
+
+    /// Writes the flags of a used element that is hidden behind another one of its batch.
+    #[inline]
+    pub(super) fn set_hidden_flags(&self, at: u16, flags: u16) {
+        // SAFETY: `slot` keeps the descriptor inside the ring.
+        unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.store(flags.to_le(), Relaxed);
+    }
+
+    /// Writes the flags of a batch's first element, which makes all of it visible.
+    #[inline]
+    pub(super) fn publish_flags(&self, at: u16, flags: u16) {
+        // SAFETY: `slot` keeps the descriptor inside the ring.
+        unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.store(flags.to_le(), Release);
+    }
+
+    /// Takes back used flags that a former life staged behind `used` and never published: once the slot
+    /// in front of them is used, the driver would take them for used too. The `in_flight` slots from
+    /// `used` on are ours until we use them.
+    pub(super) fn hide_staged(&self, mem: &GuestMemory, used: Cursor, in_flight: u16) {
+        let mut at = used;
+        for _ in 0..in_flight {
+            let used_here = if at.wrap { AVAIL | USED } else { 0 };
+            if self.flags(at.index) & (AVAIL | USED) == used_here {
+                self.set_hidden_flags(at.index, used_here ^ USED);
+                self.mark_used(mem, at.index, 1);
+            }
+            at.advance(1, self.size);
+        }
+    }
+
+    /// Logs `count` slots from `from` on.
+    #[cold]
+    pub(super) fn mark_used(&self, mem: &GuestMemory, from: u16, count: u16) {
+        let each = DESC_LEN as usize;
+        let count = usize::from(count.min(self.size));
+        let before_end = count.min(usize::from(self.size - from));
+        self.desc
+            .mark(mem, each * usize::from(from), each * before_end);
+        self.desc.mark(mem, 0, each * (count - before_end));
+    }
+
+    /// The driver's wish: event flags, and the position that they refer to.
+    #[inline]
+    pub(super) fn driver_event(&self) -> (u16, Cursor) {
+        // SAFETY: both fields are inside the area by the invariant. The driver writes the flags last, so
+        // they are read first.
+        let (flags, off) = unsafe {
+            let flags = self.driver.u16(AT_EVENT_FLAGS).load(Acquire);
+            (flags, self.driver.u16(AT_OFF_WRAP).load(Relaxed))
+        };
+        let event = Cursor::from_bits(u16::from_le(off));
+        (u16::from_le(flags) & 3, event)
+    }
+
+    /// Writes our wish for kicks; with `EVENT_DESC`, for one at `event`.
+    pub(super) fn set_device_event(&self, mem: &GuestMemory, flags: u16, event: Cursor) {
+        // SAFETY: both fields are inside the area by the invariant.
+        unsafe {
+            self.device
+                .u16(AT_OFF_WRAP)
+                .store(event.bits().to_le(), Relaxed);
+            self.device
+                .u16(AT_EVENT_FLAGS)
+                .store(flags.to_le(), Release);
+        }
+        self.device.mark(mem, 0, EVENT_LEN as usize);
+    }
+}

@@ -1,0 +1,367 @@
+//! The split layout: descriptor table, available ring, used ring (virtio 1.3, section 2.7).
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use memory::{GuestMemory, Segment};
+
+use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
+use super::event::need_event;
+use super::inflight::split::Tracker;
+use super::{Chain, Inflight, Layout, MAX_CHAIN_BYTES, QueueFault, SegRange};
+use crate::features::Features;
+
+mod rings;
+use rings::Rings;
+
+/// A split virtqueue.
+#[derive(Debug)]
+pub struct SplitQueue {
+    rings: Rings,
+    /// Index of the next chain to take.
+    next: u16,
+    /// The driver's available index when last read; `next == seen` means: look again.
+    seen: u16,
+    /// Published used index.
+    used: u16,
+    /// Elements written behind `used` and not yet published.
+    staged: u16,
+    /// Elements published since the last `needs_notify`.
+    unnotified: u32,
+    indirect: bool,
+    event_idx: bool,
+    kicks: Option<bool>,
+    fault: Option<QueueFault>,
+    tracker: Option<Box<Tracker>>,
+    mem: Arc<GuestMemory>,
+    layout: Layout,
+}
+
+impl SplitQueue {
+    pub(super) fn new(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+        inflight: Option<Inflight>,
+    ) -> Result<Self, QueueFault> {
+        if !layout.size.is_power_of_two() {
+            return Err(QueueFault::BadSize);
+        }
+        let mut next = u16::try_from(position).map_err(|_| QueueFault::BadPosition)?;
+        let event_idx = features.contains(Features::RING_EVENT_IDX);
+        let rings = Rings::resolve(&mem, layout, event_idx)?;
+        let used = rings.used_index();
+        let tracker = match inflight {
+            None => None,
+            Some(part) => {
+                let (tracker, found) = Tracker::attach(part, layout.size, used)?;
+                next = found.unwrap_or(next);
+                Some(Box::new(tracker))
+            }
+        };
+        if next.wrapping_sub(used) > layout.size {
+            return Err(QueueFault::BadPosition);
+        }
+        Ok(Self {
+            rings,
+            next,
+            seen: next,
+            used,
+            staged: 0,
+            unnotified: 0,
+            indirect: features.contains(Features::RING_INDIRECT_DESC),
+            event_idx,
+            kicks: None,
+            fault: None,
+            tracker,
+            mem,
+            layout,
+        })
+    }
+
+    pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        match Rings::resolve(&mem, self.layout, self.event_idx) {
+            Ok(rings) => {
+                self.rings = rings;
+                self.mem = mem;
+                Ok(())
+            }
+            Err(fault) => Err(self.stop(fault)),
+        }
+    }
+
+    pub(super) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.mem
+    }
+
+    pub(super) fn size(&self) -> u16 {
+        self.layout.size
+    }
+
+    pub(super) fn fault(&self) -> Option<QueueFault> {
+        self.fault
+    }
+
+    /// Stops the queue. `seen` falls back to `next`, so that the fast path looks again and finds the fault.
+    #[cold]
+    fn stop(&mut self, fault: QueueFault) -> QueueFault {
+        self.seen = self.next;
+        *self.fault.get_or_insert(fault)
+    }
+
+    #[inline]
+    pub(super) fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if self.tracker.is_some() {
+            return self.take_tracked::<WRITABLE>(segs);
+        }
+        if self.next == self.seen && !self.look()? {
+            return Ok(None);
+        }
+        let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    #[cold]
+    fn take_tracked<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if let Some(head) = self.tracker.as_ref().and_then(|t| t.pending()) {
+            let chain = self.fetch::<WRITABLE>(head, segs)?;
+            self.tracked(Tracker::took_pending);
+            return Ok(Some(chain));
+        }
+        if self.next == self.seen && !self.look()? {
+            return Ok(None);
+        }
+        let head = self.rings.available(self.next);
+        if self.tracker.as_ref().is_some_and(|t| t.is_live(head)) {
+            return Err(self.stop(QueueFault::OfferedTwice));
+        }
+        let chain = self.fetch::<WRITABLE>(head, segs)?;
+        self.tracked(|t| t.took(head));
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    #[inline]
+    fn tracked(&mut self, note: impl FnOnce(&mut Tracker)) {
+        if let Some(tracker) = &mut self.tracker {
+            note(tracker);
+        }
+    }
+
+    /// Reads the driver's available index. The driver can offer no more than what is not in flight.
+    fn look(&mut self) -> Result<bool, QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let index = self.rings.available_index();
+        let in_flight = self.next.wrapping_sub(self.used);
+        if index.wrapping_sub(self.next) > self.layout.size.saturating_sub(in_flight) {
+            return Err(self.stop(QueueFault::IndexJump));
+        }
+        self.seen = index;
+        Ok(index != self.next)
+    }
+
+    /// Reads the chain at `head`. One direct descriptor in one region is the straight path.
+    #[inline]
+    fn fetch<const WRITABLE: bool>(
+        &mut self,
+        head: u16,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Chain, QueueFault> {
+        let Some(desc) = self.rings.descriptor(head) else {
+            return Err(self.stop(QueueFault::HeadOutOfRange));
+        };
+        let plain = if WRITABLE { WRITE } else { 0 };
+        if desc.flags & KIND == plain
+            && desc.len <= MAX_CHAIN_BYTES
+            && let Some(segment) = self.mem.translate(desc.addr, desc.len)
+        {
+            let start = segs.len() as u32;
+            segs.push(segment);
+            return Ok(Chain {
+                id: head,
+                count: 1,
+                segs: SegRange { start, len: 1 },
+                bytes: desc.len,
+            });
+        }
+        self.fetch_long(head, desc, WRITABLE, segs)
+    }
+
+    #[inline(never)]
+    fn fetch_long(
+        &mut self,
+        head: u16,
+        first: Desc,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Chain, QueueFault> {
+        let mut gather = Gather::new(&self.mem, segs, writable);
+        if let Err(fault) = self.follow(first, &mut gather) {
+            gather.abandon();
+            return Err(self.stop(fault));
+        }
+        let (segs, bytes) = gather.finish();
+        Ok(Chain {
+            id: head,
+            count: 1,
+            segs,
+            bytes,
+        })
+    }
+
+    fn follow(&self, first: Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+        let mut desc = first;
+        for _ in 0..self.layout.size {
+            if desc.flags & INDIRECT != 0 {
+                return self.follow_table(&desc, gather);
+            }
+            gather.add(&desc)?;
+            if desc.flags & NEXT == 0 {
+                return Ok(());
+            }
+            desc = self
+                .rings
+                .descriptor(desc.link)
+                .ok_or(QueueFault::NextOutOfRange)?;
+        }
+        Err(QueueFault::DescriptorLoop)
+    }
+
+    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+        if !self.indirect {
+            return Err(QueueFault::IndirectNotNegotiated);
+        }
+        if desc.flags & NEXT != 0 {
+            return Err(QueueFault::IndirectWithNext);
+        }
+        let table = gather.table(desc)?;
+        let mut at = 0;
+        for _ in 0..table.entries() {
+            let (addr, rest) = table.entry(at)?;
+            let entry = Desc::split(addr, rest);
+            if entry.flags & INDIRECT != 0 {
+                return Err(QueueFault::IndirectNested);
+            }
+            gather.add(&entry)?;
+            if entry.flags & NEXT == 0 {
+                return Ok(());
+            }
+            at = u32::from(entry.link);
+            if at >= table.entries() {
+                return Err(QueueFault::NextOutOfRange);
+            }
+        }
+        Err(QueueFault::DescriptorLoop)
+    }
+
+    pub(super) fn untake(&mut self, chains: &[Chain]) {
+        if self.fault.is_some() {
+            return;
+        }
+        for chain in chains.iter().rev() {
+            let from_ring = match &mut self.tracker {
+                Some(tracker) => tracker.untook(chain.id),
+                None => true,
+            };
+            self.next = self.next.wrapping_sub(u16::from(from_ring));
+        }
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, chain: Chain, written: u32) {
+        if self.fault.is_some() {
+            return;
+        }
+        let at = self.used.wrapping_add(self.staged);
+        debug_assert!(
+            at != self.next || self.tracker.is_some(),
+            "put without take"
+        );
+        self.rings.set_used(at, chain.id, written);
+        self.staged += 1;
+        self.tracked(|t| t.staged(chain.id));
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.staged == 0 || self.fault.is_some() {
+            return;
+        }
+        let from = self.used;
+        self.tracked(Tracker::before_publish);
+        self.used = from.wrapping_add(self.staged);
+        self.rings.publish_used(self.used);
+        let used = self.used;
+        self.tracked(|t| t.after_publish(used));
+        if self.mem.log().is_some() {
+            self.rings.mark_used(&self.mem, from, self.staged);
+        }
+        self.unnotified = self.unnotified.saturating_add(u32::from(self.staged));
+        self.staged = 0;
+    }
+
+    #[inline]
+    pub(super) fn needs_notify(&mut self) -> bool {
+        let moved = std::mem::take(&mut self.unnotified);
+        if moved == 0 || self.fault.is_some() {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        if !self.event_idx {
+            return !self.rings.interrupts_suppressed();
+        }
+        let Ok(moved) = u16::try_from(moved) else {
+            return true;
+        };
+        need_event(
+            self.rings.used_event(),
+            self.used,
+            self.used.wrapping_sub(moved),
+        )
+    }
+
+    pub(super) fn set_kicks(&mut self, on: bool) -> bool {
+        if self.fault.is_some() {
+            return false;
+        }
+        if self.event_idx {
+            // An old index is a wish that has passed: to ask for no kicks, nothing need be written.
+            if on {
+                self.rings.set_available_event(&self.mem, self.next);
+            }
+        } else if self.kicks != Some(on) {
+            self.rings.set_kicks_suppressed(&self.mem, !on);
+        }
+        self.kicks = Some(on);
+        if !on {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.waiting()
+    }
+
+    fn waiting(&self) -> bool {
+        let pending = self.tracker.as_ref().and_then(|t| t.pending());
+        pending.is_some() || self.rings.available_index() != self.next
+    }
+
+    pub(super) fn position(&self) -> u32 {
+        u32::from(self.next)
+    }
+}

@@ -1,0 +1,153 @@
+//! The three areas of a split queue, with indices masked so that no access can leave them.
+//!
+//! ```text
+//! descriptor table   16 i: addr u64, len u32, flags u16, next u16
+//! available ring     flags u16, idx u16, ring[size] u16, used_event u16        (the driver writes)
+//! used ring          flags u16, idx u16, ring[size] {id u32, len u32}, avail_event u16   (we write)
+//! ```
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memory::GuestMemory;
+
+use crate::queue::area::Area;
+use crate::queue::descriptor::{DESC_LEN, Desc};
+use crate::queue::{Layout, QueueFault};
+
+/// In the available ring's flags: the driver wants no notifications.
+const NO_INTERRUPT: u16 = 1;
+/// In the used ring's flags: the device wants no kicks.
+const NO_NOTIFY: u16 = 1;
+const AT_FLAGS: usize = 0;
+const AT_INDEX: usize = 2;
+const AT_RING: usize = 4;
+
+/// Resolved areas. Invariant, set up by `resolve`: `size` is a power of two, and the areas are as long as
+/// the layout above says for it, mapped and aligned; the queue keeps the memory that they lie in.
+#[derive(Debug)]
+pub(super) struct Rings {
+    desc: Area,
+    avail: Area,
+    used: Area,
+    size: u16,
+}
+
+impl Rings {
+    pub(super) fn resolve(
+        mem: &GuestMemory,
+        layout: Layout,
+        event_idx: bool,
+    ) -> Result<Self, QueueFault> {
+        let size = u32::from(layout.size);
+        let event = if event_idx { 2 } else { 0 };
+        Ok(Self {
+            desc: Area::resolve(mem, layout.desc, DESC_LEN * size, 16)?,
+            avail: Area::resolve(mem, layout.driver, 4 + 2 * size + event, 2)?,
+            used: Area::resolve(mem, layout.device, 4 + 8 * size + event, 4)?,
+            size: layout.size,
+        })
+    }
+
+    #[inline]
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.size - 1))
+    }
+
+    /// Descriptor `at`, fetched once, or `None` when there is none of that number.
+    #[inline]
+    pub(super) fn descriptor(&self, at: u16) -> Option<Desc> {
+        if at >= self.size {
+            return None;
+        }
+        let offset = DESC_LEN as usize * usize::from(at);
+        // SAFETY: `at < size`, so both words lie in the table by the invariant.
+        let (addr, rest) = unsafe {
+            (
+                self.desc.u64(offset).load(Relaxed),
+                self.desc.u64(offset + 8).load(Relaxed),
+            )
+        };
+        Some(Desc::split(u64::from_le(addr), u64::from_le(rest)))
+    }
+
+    /// The driver's available index; what it made available before is visible after.
+    #[inline]
+    pub(super) fn available_index(&self) -> u16 {
+        // SAFETY: the ring's head is inside the area by the invariant.
+        u16::from_le(unsafe { self.avail.u16(AT_INDEX) }.load(Acquire))
+    }
+
+    /// The head that entry `index` of the available ring names.
+    #[inline]
+    pub(super) fn available(&self, index: u16) -> u16 {
+        // SAFETY: the masked slot is below `size`, inside the area by the invariant.
+        u16::from_le(unsafe { self.avail.u16(AT_RING + 2 * self.slot(index)) }.load(Relaxed))
+    }
+
+    /// Whether the driver's flags ask for no notifications.
+    #[inline]
+    pub(super) fn interrupts_suppressed(&self) -> bool {
+        // SAFETY: the ring's head is inside the area by the invariant.
+        let flags = u16::from_le(unsafe { self.avail.u16(AT_FLAGS) }.load(Relaxed));
+        flags & NO_INTERRUPT != 0
+    }
+
+    /// The used index at which the driver wants a notification; only with an event index.
+    #[inline]
+    pub(super) fn used_event(&self) -> u16 {
+        let at = AT_RING + 2 * usize::from(self.size);
+        // SAFETY: behind the ring; `resolve` was told of the event index and covered the field.
+        u16::from_le(unsafe { self.avail.u16(at) }.load(Relaxed))
+    }
+
+    /// The used index as it stands in memory.
+    pub(super) fn used_index(&self) -> u16 {
+        // SAFETY: the ring's head is inside the area by the invariant.
+        u16::from_le(unsafe { self.used.u16(AT_INDEX) }.load(Relaxed))
+    }
+
+    /// Writes the used element `index`.
+    #[inline]
+    pub(super) fn set_used(&self, index: u16, id: u16, len: u32) {
+        let at = AT_RING + 8 * self.slot(index);
+        // SAFETY: the masked slot is below `size`, inside the area by the invariant.
+        unsafe {
+            self.used.u32(at).store(u32::from(id).to_le(), Relaxed);
+            self.used.u32(at + 4).store(len.to_le(), Relaxed);
+        }
+    }
+
+    /// Publishes all elements below `index`.
+    #[inline]
+    pub(super) fn publish_used(&self, index: u16) {
+        // SAFETY: the ring's head is inside the area by the invariant.
+        unsafe { self.used.u16(AT_INDEX) }.store(index.to_le(), Release);
+    }
+
+    /// Logs `count` elements from `from` on, and the index.
+    #[cold]
+    pub(super) fn mark_used(&self, mem: &GuestMemory, from: u16, count: u16) {
+        let first = self.slot(from);
+        let count = usize::from(count).min(usize::from(self.size));
+        let before_end = count.min(usize::from(self.size) - first);
+        self.used.mark(mem, AT_RING + 8 * first, 8 * before_end);
+        self.used.mark(mem, AT_RING, 8 * (count - before_end));
+        self.used.mark(mem, AT_INDEX, 2);
+    }
+
+    /// Sets the flag that asks the driver for no kicks.
+    pub(super) fn set_kicks_suppressed(&self, mem: &GuestMemory, suppressed: bool) {
+        let flags = if suppressed { NO_NOTIFY } else { 0 };
+        // SAFETY: the ring's head is inside the area by the invariant.
+        unsafe { self.used.u16(AT_FLAGS) }.store(flags.to_le(), Relaxed);
+        self.used.mark(mem, AT_FLAGS, 2);
+    }
+
+    /// Asks for a kick at available index `index`; only with an event index.
+    pub(super) fn set_available_event(&self, mem: &GuestMemory, index: u16) {
+        let at = AT_RING + 8 * usize::from(self.size);
+        // SAFETY: behind the ring; `resolve` was told of the event index and covered the field.
+        unsafe { self.used.u16(at) }.store(index.to_le(), Relaxed);
+        self.used.mark(mem, at, 2);
+    }
+}
