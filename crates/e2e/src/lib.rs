@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod guest;
 pub mod lasthop;
+pub mod numbered;
 pub mod paths;
 pub mod proc;
 pub mod process;

@@ -1,0 +1,181 @@
+//! Guests come and go fifty times, in order and not, and ports with them: no memory, descriptor, mapping or
+//! thread is left behind, and two other guests lose no frame meanwhile.
+
+use std::time::Duration;
+
+use e2e::lasthop::{Footprint, Lasthop};
+use e2e::numbered::{Stream, introduce, settle};
+use e2e::{Turn, turn};
+use testkit::packets::{Flow, SequenceChecker};
+use testkit::{FakeGuest, GuestConfig};
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "a"
+kind = "vhost-user"
+socket = "a.sock"
+
+[[port]]
+name = "b"
+kind = "vhost-user"
+socket = "b.sock"
+
+[[port]]
+name = "churn"
+kind = "vhost-user"
+socket = "churn.sock"
+queues = 2
+"#;
+
+/// How often guests come and go.
+const REPETITIONS: u32 = 50;
+/// What an allocator may keep for itself.
+const SLACK_KIB: u64 = 1024;
+
+/// Two guests that talk while others come and go.
+struct Steady {
+    a: FakeGuest,
+    b: FakeGuest,
+    stream: Stream,
+    checker: SequenceChecker,
+}
+
+impl Steady {
+    fn new(lasthop: &Lasthop) -> Steady {
+        let (mut a, mut b) = (connect(lasthop, "a.sock", 1), connect(lasthop, "b.sock", 2));
+        introduce(&mut a, &mut b, Flow::v4(1, 2));
+        Steady {
+            a,
+            b,
+            stream: Stream::new(0, Flow::v4(1, 2)),
+            checker: SequenceChecker::default(),
+        }
+    }
+
+    fn talk(&mut self) {
+        for _ in 0..50 {
+            self.stream.send(&mut self.a, 1000);
+        }
+        let clean = settle(
+            &mut self.b,
+            &mut self.checker,
+            &self.stream,
+            Duration::from_secs(2),
+        );
+        assert!(
+            clean,
+            "of {} frames: {:?}",
+            self.stream.sent(),
+            self.checker
+        );
+    }
+}
+
+fn connect(lasthop: &Lasthop, socket: &str, number: u8) -> FakeGuest {
+    let config = GuestConfig::default().guest(number);
+    FakeGuest::connect(&lasthop.socket(socket), config).expect("the port takes a guest")
+}
+
+/// A guest with two queue pairs, every other time packed, that has exchanged frames with `a`.
+fn visitor(lasthop: &Lasthop, steady: &mut Steady, round: u32) -> FakeGuest {
+    let config = GuestConfig::default().guest(3).pairs(2);
+    let config = if round.is_multiple_of(2) {
+        config
+    } else {
+        config.packed()
+    };
+    let mut guest =
+        FakeGuest::connect(&lasthop.socket("churn.sock"), config).expect("the port takes a guest");
+    introduce(&mut guest, &mut steady.a, Flow::v4(3, 1));
+    guest
+}
+
+/// A guest that comes, talks and goes: in order, or as one that was killed.
+fn come_and_go(lasthop: &Lasthop, steady: &mut Steady, round: u32) {
+    let mut guest = visitor(lasthop, steady, round);
+    match round % 3 {
+        0 => guest.disconnect().expect("the session ends in order"),
+        1 => guest.crash(),
+        _ => {
+            guest.reset().expect("the guest reboots");
+            introduce(&mut guest, &mut steady.a, Flow::v4(3, 1));
+        }
+    }
+    drop(guest);
+    lasthop.wait_port("churn", "waiting");
+    steady.talk();
+}
+
+/// A port that is removed while its guest talks, and comes back.
+fn unplug_and_plug(lasthop: &Lasthop, steady: &mut Steady, round: u32) {
+    let guest = visitor(lasthop, steady, round);
+    lasthop.ok(&["port", "remove", "churn"]);
+    steady.talk();
+    drop(guest);
+    lasthop.ok(&[
+        "port",
+        "add",
+        "churn",
+        "--kind",
+        "vhost-user",
+        "--socket",
+        "churn.sock",
+        "--queues",
+        "2",
+    ]);
+    lasthop.wait_port("churn", "waiting");
+}
+
+fn check(turn: &Turn, what: &str, lasthop: &Lasthop, mut once: impl FnMut(u32)) {
+    turn.step(&format!("{what}: a few times to warm up"));
+    (0..6).for_each(&mut once);
+    let before = lasthop.footprint();
+    turn.step(&format!("{what}: {REPETITIONS} times; before: {before:#?}"));
+    (0..REPETITIONS).for_each(&mut once);
+    compare(what, &before, &lasthop.footprint());
+}
+
+fn compare(what: &str, before: &[Footprint], after: &[Footprint]) {
+    assert_eq!(
+        before.len(),
+        after.len(),
+        "{what}: before {before:#?}, after {after:#?}"
+    );
+    for (before, after) in before.iter().zip(after) {
+        let counts = |print: &Footprint| (print.name.clone(), print.fds, print.threads);
+        assert_eq!(
+            counts(after),
+            counts(before),
+            "{what}: (process, descriptors, threads)"
+        );
+        // The allocator may map a piece more or less.
+        assert!(
+            after.mappings <= before.mappings + 4,
+            "{what}: mappings: {before:?} {after:?}"
+        );
+        let grown = after.private_kib.saturating_sub(before.private_kib);
+        assert!(
+            grown <= SLACK_KIB,
+            "{what}: {} grew by {grown} KiB",
+            after.name
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let mut steady = Steady::new(&lasthop);
+    check(&turn, "guests", &lasthop, |round| {
+        come_and_go(&lasthop, &mut steady, round)
+    });
+    check(&turn, "ports", &lasthop, |round| {
+        unplug_and_plug(&lasthop, &mut steady, round)
+    });
+    lasthop.stop();
+    turn.step("done");
+}
