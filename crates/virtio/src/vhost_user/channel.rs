@@ -1,0 +1,52 @@
+//! Requests from us to the front end, over the socket of `SET_BACKEND_REQ_FD`.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::connection::transmit;
+use super::message::{HEADER_LEN, Header};
+
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
+const CONFIG_CHANGE: u32 = 2;
+
+/// The sending end of the request channel. Requests ask for no answer, so nothing is ever read from it.
+#[derive(Debug)]
+pub struct BackendChannel {
+    socket: OwnedFd,
+    broken: bool,
+}
+
+impl BackendChannel {
+    /// Takes over what the front end sent; that it is a socket shows when it is used.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
+        BackendChannel {
+            socket,
+            broken: false,
+        }
+    }
+
+    /// Tells the front end that the configuration space changed
+    /// (`VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`). Whether it was sent; a front end that does not read loses
+    /// it, and one that closed the channel gets nothing any more.
+    pub fn config_changed(&mut self) -> bool {
+        self.request(CONFIG_CHANGE)
+    }
+
+    fn request(&mut self, code: u32) -> bool {
+        if self.broken {
+            return false;
+        }
+        let bytes = Header::request(code, 0).to_bytes();
+        match transmit(&self.socket, &bytes, None) {
+            Ok(HEADER_LEN) => true,
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            // Part of a message, or no socket: what follows could not be understood.
+            Ok(_) | Err(_) => {
+                self.broken = true;
+                false
+            }
+        }
+    }
+}

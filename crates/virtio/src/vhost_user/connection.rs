@@ -1,0 +1,225 @@
+//! The socket: whole messages with their descriptors in, replies out, and never a blocked thread.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::fault::Fault;
+use super::message::{HEADER_LEN, Header, MAX_FDS, Message, Reply};
+
+/// One connected front end.
+///
+/// A message may arrive a byte at a time; what came is kept between calls, and at most one message is in
+/// memory. While a reply waits for the front end to read, no further message is taken from the socket.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    incoming: Incoming,
+    outgoing: Outgoing,
+}
+
+/// The message that is being received.
+#[derive(Debug, Default)]
+struct Incoming {
+    head: [u8; HEADER_LEN],
+    head_len: usize,
+    header: Option<Header>,
+    payload: Vec<u8>,
+    payload_len: usize,
+    fds: Vec<OwnedFd>,
+}
+
+/// The reply that is being sent.
+#[derive(Debug, Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    fd: Option<OwnedFd>,
+}
+
+impl Connection {
+    /// Takes over a connected stream socket and makes it non-blocking.
+    ///
+    /// # Errors
+    /// When the socket's flags cannot be set.
+    pub fn new(socket: impl Into<OwnedFd>) -> std::io::Result<Self> {
+        let socket = socket.into();
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Connection {
+            socket,
+            incoming: Incoming::default(),
+            outgoing: Outgoing::default(),
+        })
+    }
+
+    /// The next message, or `None` when it is not complete yet or a reply has to leave first. Call it again
+    /// when the socket is readable, or writable while [`Connection::wants_write`].
+    ///
+    /// # Errors
+    /// The end of the connection. All descriptors that came with an unfinished message are closed.
+    pub fn recv(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+        if !self.flush()? {
+            return Ok(None);
+        }
+        let result = self.incoming.advance(&self.socket);
+        if result.is_err() {
+            self.incoming = Incoming::default();
+        }
+        result
+    }
+
+    /// Sends a reply as far as the socket takes it; the rest goes with [`Connection::flush`].
+    ///
+    /// # Errors
+    /// When the front end is gone.
+    pub fn send(&mut self, reply: Reply) -> Result<(), Fault> {
+        self.outgoing.bytes.extend(reply.to_bytes());
+        self.outgoing.fd = reply.fd;
+        self.flush().map(|_| ())
+    }
+
+    /// Sends what is left of a reply; whether nothing is left.
+    ///
+    /// # Errors
+    /// When the front end is gone.
+    pub fn flush(&mut self) -> Result<bool, Fault> {
+        self.outgoing.advance(&self.socket)
+    }
+
+    /// Whether part of a reply waits until the socket is writable.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        !self.outgoing.bytes.is_empty()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Incoming {
+    fn advance(&mut self, socket: &OwnedFd) -> Result<Option<(Message, Vec<OwnedFd>)>, Fault> {
+        let Some(header) = self.read_header(socket)? else {
+            return Ok(None);
+        };
+        if !self.read_payload(socket)? {
+            return Ok(None);
+        }
+        let done = std::mem::take(self);
+        let message = Message {
+            code: header.code,
+            need_reply: header.need_reply(),
+            payload: done.payload,
+        };
+        Ok(Some((message, done.fds)))
+    }
+
+    fn read_header(&mut self, socket: &OwnedFd) -> Result<Option<Header>, Fault> {
+        if let Some(header) = self.header {
+            return Ok(Some(header));
+        }
+        while self.head_len < HEADER_LEN {
+            let started = self.head_len > 0;
+            match receive(socket, &mut self.head[self.head_len..], &mut self.fds)? {
+                None => return Ok(None),
+                Some(0) if started => return Err(Fault::ClosedMidMessage),
+                Some(0) => return Err(Fault::Closed),
+                Some(n) => self.head_len += n,
+            }
+        }
+        let header = Header::parse(self.head);
+        header.check()?;
+        self.payload = vec![0; header.size as usize];
+        self.header = Some(header);
+        Ok(Some(header))
+    }
+
+    fn read_payload(&mut self, socket: &OwnedFd) -> Result<bool, Fault> {
+        while self.payload_len < self.payload.len() {
+            let room = &mut self.payload[self.payload_len..];
+            match receive(socket, room, &mut self.fds)? {
+                None => return Ok(false),
+                Some(0) => return Err(Fault::ClosedMidMessage),
+                Some(n) => self.payload_len += n,
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Outgoing {
+    fn advance(&mut self, socket: &OwnedFd) -> Result<bool, Fault> {
+        while self.sent < self.bytes.len() {
+            match transmit(socket, &self.bytes[self.sent..], self.fd.as_ref()) {
+                // The descriptor left with the first byte.
+                Ok(n) => {
+                    self.sent += n;
+                    self.fd = None;
+                }
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Fault::Socket("send", errno)),
+            }
+        }
+        *self = Outgoing::default();
+        Ok(true)
+    }
+}
+
+/// Reads what there is into `buf` and appends descriptors to `fds`. `None`: nothing there now; `Some(0)`:
+/// the end. Received descriptors are close-on-exec, and closed when they are too many (CVE-2022-0669).
+fn receive(
+    socket: &OwnedFd,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> Result<Option<usize>, Fault> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags) {
+            Ok(received) => break received,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Ok(Some(0)),
+            Err(errno) => return Err(Fault::Socket("receive", errno)),
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Fault::FdsTruncated);
+    }
+    if fds.len() > MAX_FDS {
+        return Err(Fault::TooManyFds(fds.len()));
+    }
+    Ok(Some(received.bytes))
+}
+
+/// Writes what the socket takes now, with `fd` attached.
+pub(super) fn transmit(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    fd: Option<&OwnedFd>,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let borrowed = fd.map(|fd| [fd.as_fd()]);
+    if let Some(fds) = &borrowed {
+        // The space was made for exactly this.
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
+}

@@ -1,0 +1,115 @@
+//! The inflight area: memory shared with the front end in which descriptors that are being worked on
+//! survive a restart of ours (vhost-user specification, "Inflight I/O tracking").
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::backend::Backend;
+use super::fault::Refusal;
+use super::message::InflightDesc;
+use super::queues::MAX_QUEUE_SIZE;
+use super::session::{Answer, Request, Session};
+use crate::queue::{Inflight, InflightRegion};
+
+/// What `SET_INFLIGHT_FD` left.
+#[derive(Debug)]
+pub(super) struct InflightArea {
+    region: Arc<InflightRegion>,
+    queues: u16,
+    queue_size: u16,
+}
+
+impl InflightArea {
+    /// The part of queue `index` with `size` entries. Everything is checked again here, at each start,
+    /// because size and format may have changed since the area was set (CVE-2026-86565).
+    pub(super) fn part(&self, index: u16, size: u16, packed: bool) -> Result<Inflight, String> {
+        if index >= self.queues {
+            return Err("the inflight area has no room for this queue".into());
+        }
+        if size > self.queue_size {
+            return Err("the queue is larger than its inflight table".into());
+        }
+        let offset = u64::from(index) * Inflight::region_size(self.queue_size, packed);
+        Inflight::new(Arc::clone(&self.region), offset, size, packed)
+            .map_err(|fault| format!("inflight area: {fault}"))
+    }
+}
+
+/// Number and size of queues within what this session has (CVE-2021-3839).
+fn check(session: &Session, desc: &InflightDesc) -> Result<(), Refusal> {
+    let most = session.queues.len();
+    if desc.queues == 0 || usize::from(desc.queues) > most {
+        return Err(format!(
+            "an inflight area for {} queues, 1 to {most} exist",
+            desc.queues
+        )
+        .into());
+    }
+    if desc.queue_size == 0 || desc.queue_size > MAX_QUEUE_SIZE {
+        return Err(format!(
+            "an inflight area for queues of {} entries, 1 to {MAX_QUEUE_SIZE} are served",
+            desc.queue_size
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// `GET_INFLIGHT_FD`: makes an area. The only descriptor goes to the front end, which brings it back with
+/// `SET_INFLIGHT_FD`; asking again leaks nothing (CVE-2020-10726).
+pub(super) fn get_inflight(
+    session: &mut Session,
+    request: Request,
+    _: &mut dyn Backend,
+) -> Result<Answer, Refusal> {
+    let desc: InflightDesc = request.parse()?;
+    check(session, &desc)?;
+    let size = Inflight::region_size(desc.queue_size, session.packed()) * u64::from(desc.queues);
+    let fd = create(size).map_err(|e| format!("cannot create an inflight area: {e}"))?;
+    let answer = InflightDesc {
+        size,
+        offset: 0,
+        ..desc
+    };
+    Ok(Answer::Payload(
+        answer.to_bytes(request.payload.len()),
+        Some(fd),
+    ))
+}
+
+fn create(size: u64) -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("lasthop-inflight", flags)?;
+    rustix::fs::ftruncate(&fd, size)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// `SET_INFLIGHT_FD`: the area of before, or the one just made. Queues that run keep the one they have.
+pub(super) fn set_inflight(
+    session: &mut Session,
+    mut request: Request,
+    _: &mut dyn Backend,
+) -> Result<Answer, Refusal> {
+    let desc: InflightDesc = request.parse()?;
+    check(session, &desc)?;
+    let fd = request.fds.pop().ok_or("no file descriptor")?;
+    let needed = Inflight::region_size(desc.queue_size, session.packed()) * u64::from(desc.queues);
+    if desc.size < needed {
+        return Err(format!(
+            "an inflight area of {} bytes, {needed} are needed",
+            desc.size
+        )
+        .into());
+    }
+    // The bytes behind the last queue are of no use; what the front end says is not mapped blindly.
+    let region = InflightRegion::map(fd, needed, desc.offset).map_err(|e| e.to_string())?;
+    session.inflight = Some(InflightArea {
+        region: Arc::new(region),
+        queues: desc.queues,
+        queue_size: desc.queue_size,
+    });
+    Ok(Answer::Done)
+}

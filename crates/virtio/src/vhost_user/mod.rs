@@ -1,0 +1,69 @@
+//! The vhost-user protocol, back-end side, for network devices: messages of a VMM in, queues that may be
+//! served out. Source: the vhost-user specification (QEMU, `docs/interop/vhost-user.rst`).
+//!
+//! # Security model
+//!
+//! **Hostile: the front end**, that is the VMM or whatever dialled our socket, and through it the guest. It
+//! chooses every byte, every file descriptor, every order and every pause. It may truncate the files it
+//! passed, clear flags on descriptors it shares with us, and stop reading our replies. **Trusted:** the
+//! owner of the [`Session`] (its [`Offer`] and its [`Backend`]) and the kernel.
+//!
+//! What a hostile front end can reach is bounded:
+//!
+//! | resource | bound | where |
+//! |---|---|---|
+//! | bytes of one message | header, then at most [`MAX_PAYLOAD`]; refused before a payload byte is read | [`Connection::recv`] |
+//! | descriptors of one message | at most [`MAX_FDS`], then as many as the message's row allows; all others are closed | [`Connection::recv`], table |
+//! | descriptors kept | kick, call and error per queue, log, request channel; a new one closes the old one | queues |
+//! | our time | nothing blocks: reads and writes are non-blocking, one message per call | [`Connection`] |
+//! | our output | one reply; nothing more is read until it is gone | [`Connection::recv`] |
+//! | guest memory | 509 regions, each checked against its file before it is mapped | `memory` |
+//! | queues | two a queue pair of the offer, up to [`MAX_QUEUE_SIZE`] entries; every index is checked in its full width | queues |
+//! | dirty log, inflight area | file length, offset and size checked together; offset applied once | `memory`, inflight |
+//!
+//! Every message has one row in one table (code, name, descriptors, size, state in which it is legal,
+//! reply, handler) and every row has a test. A message that no row allows is *refused*: answered with a
+//! non-zero acknowledgement when the front end asked for one, and otherwise the end of the connection with a
+//! reason. What breaks the framing (sizes, descriptors, version) is always the end of the connection.
+//!
+//! A queue that cannot start (legacy driver, addresses outside memory) is neither: it stays stopped, with
+//! its reason in [`Session::info`], because the next driver of the same guest may do better.
+//!
+//! One hole stays open by design of the protocol: kick and call descriptors are shared with the VMM, which
+//! can clear the `O_NONBLOCK` that is set here. Whoever writes a call descriptor must survive that.
+//!
+//! # Life of a session and of its queues
+//!
+//! ```text
+//!   Connection::recv -> Session::handle -> Connection::send     (until a Fault, then Session::close)
+//!
+//!   queue:   stopped --- memory, size, addresses, kick, features ---> running
+//!               ^                                                       |
+//!               +--- GET_VRING_BASE, reset, memory gone, queue fault ---+
+//!   a setting that changes while the queue runs: stop, apply, start at the same position
+//! ```
+
+mod backend;
+mod channel;
+mod config;
+mod connection;
+mod fault;
+mod inflight;
+mod message;
+mod queues;
+mod regions;
+mod session;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use backend::{Backend, Offer, QueueSetup};
+pub use channel::BackendChannel;
+pub use connection::Connection;
+pub use fault::Fault;
+pub use message::{
+    HEADER_LEN, Header, MAX_FDS, MAX_PAYLOAD, Message, ProtocolFeatures, Reply, code,
+};
+pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
+pub use session::{Info, Session};

@@ -1,0 +1,336 @@
+//! The life of the queues: what each still lacks, when it starts, and when it has to stop.
+
+pub(super) mod messages;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memory::GuestMemory;
+
+use super::backend::{Backend, QueueSetup};
+use super::message::VringAddr;
+use super::session::{Answer, LEGACY, Session};
+use crate::features::Features;
+use crate::queue::Layout;
+
+/// Largest queue that is served, in entries.
+pub const MAX_QUEUE_SIZE: u16 = crate::queue::MAX_SIZE;
+
+/// `SET_VRING_ADDR`: writes to the used ring are logged.
+const F_LOG: u32 = 1;
+/// Both wrap counters set, both indices 0: where a packed queue begins.
+const PACKED_START: u32 = 0x8000_8000;
+
+/// What the front end said about one queue, and what became of it.
+#[derive(Debug, Default)]
+pub(super) struct Vring {
+    size: Option<u16>,
+    addr: Option<VringAddr>,
+    base: Option<u32>,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    enabled: Option<bool>,
+    /// The layout it was started with, while it runs.
+    running: Option<Layout>,
+    /// Why it does not run although it could be expected to.
+    problem: Option<String>,
+}
+
+impl Vring {
+    /// Back to the first state. Call and error descriptors stay: QEMU sets them once and starts again
+    /// without.
+    pub(super) fn reset(&mut self) {
+        *self = Vring {
+            call: self.call.take(),
+            err: self.err.take(),
+            ..Vring::default()
+        };
+    }
+}
+
+/// One queue of a session, for people.
+#[derive(Debug, Clone)]
+pub struct QueueInfo {
+    /// Which queue.
+    pub index: u16,
+    /// Entries, 0 when not set yet.
+    pub size: u16,
+    /// Whether the data path serves it.
+    pub running: bool,
+    /// Whether frames may pass.
+    pub enabled: bool,
+    /// "running", "disabled", what it waits for, or why it cannot start.
+    pub state: String,
+    /// Why it was stopped, or cannot start.
+    pub fault: Option<String>,
+}
+
+/// Why a queue is not started.
+enum Hold {
+    /// The front end has not said everything yet.
+    Waits(&'static str),
+    /// It has, and that is no good.
+    Refused(String),
+}
+
+impl From<String> for Hold {
+    fn from(reason: String) -> Self {
+        Hold::Refused(reason)
+    }
+}
+
+/// Bytes of the three areas of a queue, in the order of its layout (virtio 1.3, 2.7 and 2.8).
+fn area_sizes(size: u16, packed: bool) -> [u32; 3] {
+    let entries = u32::from(size);
+    if packed {
+        [16 * entries, 4, 4]
+    } else {
+        [16 * entries, 6 + 2 * entries, 6 + 8 * entries]
+    }
+}
+
+/// Where the queue lies in the guest: all three areas translated, aligned, and each mapped in one piece.
+fn resolve(
+    memory: &GuestMemory,
+    size: u16,
+    addr: &VringAddr,
+    packed: bool,
+) -> Result<Layout, String> {
+    let names = ["descriptor", "driver", "device"];
+    let aligns = if packed { [16, 4, 4] } else { [16, 2, 4] };
+    let users = [addr.desc, addr.avail, addr.used];
+    let mut guest = [0; 3];
+    for (i, len) in area_sizes(size, packed).into_iter().enumerate() {
+        let (name, user) = (names[i], users[i]);
+        let gpa = memory
+            .user_to_guest(user)
+            .filter(|gpa| memory.translate(*gpa, len).is_some())
+            .ok_or_else(|| {
+                format!("its {name} area ({user:#x}, {len} bytes) is not in one memory region")
+            })?;
+        if gpa % aligns[i] != 0 {
+            return Err(format!(
+                "its {name} area at {gpa:#x} is not aligned to {}",
+                aligns[i]
+            ));
+        }
+        guest[i] = gpa;
+    }
+    Ok(Layout {
+        size,
+        desc: guest[0],
+        driver: guest[1],
+        device: guest[2],
+    })
+}
+
+/// The position in `Queue`'s encoding, which is that of the message. `Queue` itself copes with front ends
+/// that know only the lower half of a packed queue's.
+fn position(base: Option<u32>, packed: bool) -> Result<u32, String> {
+    match base {
+        None if packed => Ok(PACKED_START),
+        None => Ok(0),
+        Some(base) if !packed && base > 0xffff => Err(format!(
+            "position {base:#x} of a split queue has more than 16 bits"
+        )),
+        Some(base) => Ok(base),
+    }
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, String> {
+    fd.try_clone()
+        .map_err(|e| format!("cannot keep its event descriptor: {e}"))
+}
+
+impl Session {
+    /// Everything a queue needs, or why it cannot start yet.
+    fn prepare(&self, index: usize) -> Result<QueueSetup, Hold> {
+        let vring = &self.queues[index];
+        let kick = vring
+            .kick
+            .as_ref()
+            .ok_or(Hold::Waits("a kick descriptor"))?;
+        let size = vring.size.ok_or(Hold::Waits("its size"))?;
+        let addr = vring.addr.as_ref().ok_or(Hold::Waits("its addresses"))?;
+        let mem = self.memory.as_ref().ok_or(Hold::Waits("guest memory"))?;
+        if !self.negotiated() {
+            return Err(Hold::Waits("features"));
+        }
+        let features = self.features();
+        if !features.contains(Features::VERSION_1) {
+            return Err(Hold::Refused(LEGACY.into()));
+        }
+        let packed = self.packed();
+        if !packed && !size.is_power_of_two() {
+            return Err(Hold::Refused(format!(
+                "size {size} of a split queue is no power of two"
+            )));
+        }
+        let layout = resolve(mem, size, addr, packed)?;
+        let index = index as u16;
+        let inflight = match &self.inflight {
+            Some(area) => Some(area.part(index, size, packed)?),
+            None => None,
+        };
+        Ok(QueueSetup {
+            index,
+            layout,
+            features,
+            position: position(vring.base, packed)?,
+            kick: duplicate(kick)?,
+            call: vring.call.as_ref().map(duplicate).transpose()?,
+            enabled: self.enabled(vring),
+            inflight,
+            mem: Arc::clone(mem),
+            used_log: (addr.flags & F_LOG != 0).then_some(addr.log),
+        })
+    }
+
+    fn enabled(&self, vring: &Vring) -> bool {
+        vring.enabled.unwrap_or(!self.rings_start_disabled())
+    }
+
+    /// Starts a queue when it has everything. An answer for the message that made us try.
+    fn try_start(&mut self, index: usize, backend: &mut dyn Backend) -> Answer {
+        if self.queues[index].running.is_some() {
+            return Answer::Done;
+        }
+        let started = match self.prepare(index) {
+            Err(Hold::Waits(_)) => return Answer::Done,
+            Err(Hold::Refused(reason)) => Err(reason),
+            Ok(setup) => {
+                let layout = setup.layout;
+                backend.start_queue(index as u16, setup).map(|()| layout)
+            }
+        };
+        let vring = &mut self.queues[index];
+        match started {
+            Ok(layout) => {
+                vring.running = Some(layout);
+                vring.problem = None;
+                Answer::Done
+            }
+            Err(reason) => {
+                if vring.problem.as_ref() != Some(&reason) {
+                    backend.queue_refused(index as u16, &reason);
+                    vring.problem = Some(reason.clone());
+                }
+                Answer::Failed(format!("queue {index}: {reason}"))
+            }
+        }
+    }
+
+    pub(super) fn start_all(&mut self, backend: &mut dyn Backend) {
+        for index in 0..self.queues.len() {
+            self.try_start(index, backend);
+        }
+    }
+
+    /// Stops a queue if it runs; its position becomes its base.
+    fn stop(&mut self, index: usize, backend: &mut dyn Backend) {
+        let vring = &mut self.queues[index];
+        if vring.running.take().is_some()
+            && let Some(position) = backend.stop_queue(index as u16)
+        {
+            vring.base = Some(position);
+        }
+    }
+
+    pub(super) fn stop_all(&mut self, backend: &mut dyn Backend) {
+        for index in 0..self.queues.len() {
+            self.stop(index, backend);
+        }
+    }
+
+    pub(super) fn any_running(&self) -> bool {
+        self.queues.iter().any(|v| v.running.is_some())
+    }
+
+    /// Stops the queues that do not lie at the same place in `memory`.
+    pub(super) fn stop_moved_queues(
+        &mut self,
+        memory: Option<&GuestMemory>,
+        backend: &mut dyn Backend,
+    ) {
+        let packed = self.packed();
+        for index in 0..self.queues.len() {
+            let vring = &self.queues[index];
+            let (Some(layout), Some(addr)) = (&vring.running, &vring.addr) else {
+                continue;
+            };
+            let now = memory.and_then(|m| resolve(m, layout.size, addr, packed).ok());
+            let stays = now.is_some_and(|now| {
+                (now.desc, now.driver, now.device) == (layout.desc, layout.driver, layout.device)
+            });
+            if !stays {
+                self.stop(index, backend);
+                if memory.is_none() {
+                    self.queues[index].problem = Some("its memory was taken away".into());
+                }
+            }
+        }
+    }
+
+    /// Stops a queue that broke. Whether there is such a queue.
+    pub(super) fn fail_queue(
+        &mut self,
+        index: u16,
+        reason: &str,
+        backend: &mut dyn Backend,
+    ) -> bool {
+        let at = usize::from(index);
+        if at >= self.queues.len() {
+            return false;
+        }
+        self.stop(at, backend);
+        let vring = &mut self.queues[at];
+        vring.kick = None;
+        vring.problem = Some(reason.into());
+        if let Some(err) = &vring.err {
+            // A front end that does not listen misses it; its status shows the reason all the same.
+            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+        }
+        true
+    }
+
+    pub(super) fn queue_infos(&self) -> Vec<QueueInfo> {
+        (0..self.queues.len()).map(|i| self.queue_info(i)).collect()
+    }
+
+    fn queue_info(&self, index: usize) -> QueueInfo {
+        let vring = &self.queues[index];
+        let enabled = self.enabled(vring);
+        let stopped = |reason: &str| (format!("stopped: {reason}"), Some(reason.to_owned()));
+        let (state, fault) = match (&vring.running, &vring.problem) {
+            (Some(_), _) if enabled => ("running".into(), None),
+            (Some(_), _) => ("disabled".into(), None),
+            (None, Some(problem)) => stopped(problem),
+            (None, None) => match self.prepare(index) {
+                Err(Hold::Waits(what)) => (format!("waits for {what}"), None),
+                Err(Hold::Refused(reason)) => stopped(&reason),
+                Ok(_) => ("stopped".into(), None),
+            },
+        };
+        QueueInfo {
+            index: index as u16,
+            size: vring.size.unwrap_or(0),
+            running: vring.running.is_some(),
+            enabled,
+            state,
+            fault,
+        }
+    }
+
+    /// Changes a setting of a queue: a running one is stopped before and started again after.
+    fn change(
+        &mut self,
+        at: usize,
+        backend: &mut dyn Backend,
+        apply: impl FnOnce(&mut Vring),
+    ) -> Answer {
+        self.stop(at, backend);
+        apply(&mut self.queues[at]);
+        self.try_start(at, backend)
+    }
+}

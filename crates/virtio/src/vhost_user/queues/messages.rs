@@ -1,0 +1,192 @@
+//! The messages about single queues.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::OFlags;
+
+use super::{F_LOG, MAX_QUEUE_SIZE, PACKED_START, duplicate};
+use crate::vhost_user::backend::Backend;
+use crate::vhost_user::fault::Refusal;
+use crate::vhost_user::message::{VringAddr, VringState};
+use crate::vhost_user::session::{Answer, Request, Session};
+
+/// `SET_VRING_KICK` and the like: no descriptor comes with it.
+const NO_FD: u64 = 1 << 8;
+
+impl Session {
+    /// The place of a queue that the front end names; the whole 32 bits count (CVE-2020-10723).
+    fn queue_at(&self, index: u32) -> Result<usize, Refusal> {
+        let count = self.queues.len();
+        match usize::try_from(index) {
+            Ok(at) if at < count => Ok(at),
+            _ => Err(format!(
+                "queue {index}: this port has {} queue pairs, queues 0 to {}",
+                count / 2,
+                count - 1
+            )
+            .into()),
+        }
+    }
+
+    /// Queue and descriptor of `SET_VRING_KICK`, `CALL` and `ERR`.
+    fn vring_file(&self, request: &mut Request) -> Result<(usize, Option<OwnedFd>), Refusal> {
+        let value: u64 = request.parse()?;
+        if value & !(NO_FD | 0xff) != 0 {
+            return Err(format!("unknown bits in {value:#x}").into());
+        }
+        let at = self.queue_at((value & 0xff) as u32)?;
+        let fd = request.fds.pop();
+        if fd.is_some() == (value & NO_FD != 0) {
+            return Err("the flag for \"no descriptor\" says otherwise".into());
+        }
+        if let Some(fd) = &fd {
+            set_nonblocking(fd)?;
+        }
+        Ok((at, fd))
+    }
+}
+
+/// The descriptor is read and written by the data path, which must never wait for it.
+fn set_nonblocking(fd: &OwnedFd) -> Result<(), Refusal> {
+    let flags = rustix::fs::fcntl_getfl(fd);
+    let set = flags.and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+    set.map_err(|e| format!("event descriptor: {e}").into())
+}
+
+type Outcome = Result<Answer, Refusal>;
+
+/// `SET_VRING_NUM`: 1 to 4096. That a split queue needs a power of two shows at the start, when the format
+/// is known.
+pub(in crate::vhost_user) fn set_num(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let state: VringState = request.parse()?;
+    let at = session.queue_at(state.index)?;
+    let size = u16::try_from(state.num).unwrap_or(u16::MAX);
+    if size == 0 || size > MAX_QUEUE_SIZE {
+        return Err(format!(
+            "queue of {} entries, 1 to {MAX_QUEUE_SIZE} are served",
+            state.num
+        )
+        .into());
+    }
+    if session.queues[at].size == Some(size) {
+        return Ok(Answer::Done);
+    }
+    Ok(session.change(at, backend, |vring| vring.size = Some(size)))
+}
+
+/// `SET_VRING_ADDR`. The addresses are looked up when the queue starts, in the memory of then
+/// (CVE-2020-10725).
+pub(in crate::vhost_user) fn set_addr(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let addr: VringAddr = request.parse()?;
+    let at = session.queue_at(addr.index)?;
+    if addr.flags & !F_LOG != 0 {
+        return Err(format!("unknown flags {:#x}", addr.flags).into());
+    }
+    if session.queues[at].addr == Some(addr) {
+        return Ok(Answer::Done);
+    }
+    Ok(session.change(at, backend, |vring| vring.addr = Some(addr)))
+}
+
+/// `SET_VRING_BASE`.
+pub(in crate::vhost_user) fn set_base(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let state: VringState = request.parse()?;
+    let at = session.queue_at(state.index)?;
+    Ok(session.change(at, backend, |vring| vring.base = Some(state.num)))
+}
+
+/// `GET_VRING_BASE` stops the queue and says where. It runs again after the next `SET_VRING_KICK`.
+pub(in crate::vhost_user) fn get_base(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let state: VringState = request.parse()?;
+    let at = session.queue_at(state.index)?;
+    session.stop(at, backend);
+    let fresh = if session.packed() { PACKED_START } else { 0 };
+    let vring = &mut session.queues[at];
+    vring.kick = None;
+    vring.problem = None;
+    let answer = VringState {
+        index: state.index,
+        num: vring.base.unwrap_or(fresh),
+    };
+    Ok(Answer::payload(answer.to_bytes()))
+}
+
+/// `SET_VRING_KICK`, the last message before a queue starts. Without a descriptor we would have to poll,
+/// which is not done here.
+pub(in crate::vhost_user) fn set_kick(
+    session: &mut Session,
+    mut request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let (at, fd) = session.vring_file(&mut request)?;
+    if fd.is_none() {
+        return Err("a queue without a kick descriptor would have to be polled".into());
+    }
+    Ok(session.change(at, backend, |vring| vring.kick = fd))
+}
+
+/// `SET_VRING_CALL`; without a descriptor the guest polls. QEMU changes it all the time, so a running queue
+/// goes on.
+pub(in crate::vhost_user) fn set_call(
+    session: &mut Session,
+    mut request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let (at, fd) = session.vring_file(&mut request)?;
+    if session.queues[at].running.is_some() {
+        let copy = fd.as_ref().map(duplicate).transpose()?;
+        backend.set_call(at as u16, copy);
+    }
+    session.queues[at].call = fd;
+    Ok(Answer::Done)
+}
+
+/// `SET_VRING_ERR`, signalled by [`Session::queue_failed`].
+pub(in crate::vhost_user) fn set_err(
+    session: &mut Session,
+    mut request: Request,
+    _: &mut dyn Backend,
+) -> Outcome {
+    let (at, fd) = session.vring_file(&mut request)?;
+    session.queues[at].err = fd;
+    Ok(Answer::Done)
+}
+
+/// `SET_VRING_ENABLE`. QEMU sends it before `SET_FEATURES`, too.
+pub(in crate::vhost_user) fn set_enable(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let state: VringState = request.parse()?;
+    let at = session.queue_at(state.index)?;
+    if state.num > 1 {
+        return Err(format!("{} is neither on nor off", state.num).into());
+    }
+    if session.negotiated() && !session.rings_start_disabled() {
+        return Err("protocol features were not negotiated, so rings are always enabled".into());
+    }
+    let on = state.num == 1;
+    let before = session.enabled(&session.queues[at]);
+    session.queues[at].enabled = Some(on);
+    if session.queues[at].running.is_some() && before != on {
+        backend.enable_queue(at as u16, on);
+    }
+    Ok(Answer::Done)
+}

@@ -1,0 +1,464 @@
+//! The state of one connection: what was negotiated, and the messages about that.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memory::{DirtyLog, GuestMemory};
+
+use super::backend::{Backend, Offer};
+use super::channel::BackendChannel;
+use super::config::NetConfig;
+use super::fault::{Fault, Refusal};
+use super::inflight::InflightArea;
+use super::message::{
+    F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, ProtocolFeatures, Reader, Reply,
+};
+use super::queues::{QueueInfo, Vring};
+use super::table::{self, Answered, Legal, Row};
+use crate::features::Features;
+
+/// Device status bits (virtio 1.3, 2.1).
+const FEATURES_OK: u8 = 8;
+const NEEDS_RESET: u8 = 64;
+
+/// Why a driver without `VERSION_1` gets nothing.
+pub(super) const LEGACY: &str =
+    "legacy (pre-1.0) virtio guest; add disable-legacy=on or use a virtio 1.0 driver";
+
+/// The back end's side of one vhost-user connection.
+///
+/// It holds what was negotiated and what each queue still lacks, and calls a [`Backend`] when something is
+/// ready. End it with [`Session::close`]; dropping it alone leaves the queues of the back end running.
+#[derive(Debug)]
+pub struct Session {
+    offer: Offer,
+    pub(super) config: NetConfig,
+    /// As in `SET_FEATURES`, with the bits of vhost itself.
+    acked: Option<u64>,
+    protocol: Option<ProtocolFeatures>,
+    status: u8,
+    pub(super) memory: Option<Arc<GuestMemory>>,
+    pub(super) log: Option<Arc<DirtyLog>>,
+    pub(super) log_fd: Option<OwnedFd>,
+    pub(super) inflight: Option<InflightArea>,
+    channel: Option<BackendChannel>,
+    pub(super) queues: Vec<Vring>,
+    last_refusal: Option<String>,
+}
+
+/// What a session says of itself, for people.
+#[derive(Debug, Clone)]
+pub struct Info {
+    /// Negotiated virtio features, none before `SET_FEATURES`.
+    pub features: Option<Features>,
+    /// Negotiated protocol features.
+    pub protocol: Option<ProtocolFeatures>,
+    /// Device status as the driver wrote it, 0 when it never did.
+    pub status: u8,
+    /// Memory regions.
+    pub regions: usize,
+    /// Bytes of guest memory.
+    pub memory_bytes: u64,
+    /// Whether writes to guest memory are logged for a migration.
+    pub logging: bool,
+    /// Whether there is an inflight area.
+    pub inflight: bool,
+    /// The last message that was refused with an acknowledgement, and why.
+    pub last_refusal: Option<String>,
+    /// All queues by index.
+    pub queues: Vec<QueueInfo>,
+}
+
+/// A message that passed its row's checks.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) payload: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Request {
+    pub(super) fn parse<T: Payload>(&self) -> Result<T, Refusal> {
+        T::parse(&mut Reader::new(&self.payload)).ok_or_else(|| "payload too short".into())
+    }
+}
+
+/// What a handler answers.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// Done; acknowledged on demand.
+    Done,
+    /// Not done, and not worth a connection: a non-zero acknowledgement on demand.
+    Failed(String),
+    /// The message's own answer.
+    Payload(Vec<u8>, Option<OwnedFd>),
+}
+
+impl Answer {
+    pub(super) fn payload(bytes: Vec<u8>) -> Self {
+        Answer::Payload(bytes, None)
+    }
+
+    pub(super) fn u64(value: u64) -> Self {
+        Answer::payload(value.to_ne_bytes().to_vec())
+    }
+}
+
+impl Session {
+    /// A session in its first state. Queue pairs outside 1 to 128 are brought there.
+    #[must_use]
+    pub fn new(mut offer: Offer) -> Self {
+        offer.queue_pairs = offer.queue_pairs.clamp(1, 128);
+        let count = usize::from(offer.queue_pairs) * 2;
+        Session {
+            config: NetConfig::new(&offer),
+            offer,
+            acked: None,
+            protocol: None,
+            status: 0,
+            memory: None,
+            log: None,
+            log_fd: None,
+            inflight: None,
+            channel: None,
+            queues: (0..count).map(|_| Vring::default()).collect(),
+            last_refusal: None,
+        }
+    }
+
+    /// Serves one message and says what to answer.
+    ///
+    /// # Errors
+    /// The connection is to be closed, for the reason given; [`Session::close`] stops the queues. All
+    /// descriptors of the message are closed then.
+    pub fn handle(
+        &mut self,
+        message: Message,
+        fds: Vec<OwnedFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Option<Reply>, Fault> {
+        let (code, need_reply) = (message.code, message.need_reply);
+        let Some(row) = table::find(code) else {
+            let name = format!("message {code}");
+            return self.refuse(&message, name, "no such message is known".into());
+        };
+        row.check_fds(fds.len())?;
+        if let Err(Refusal(reason)) = self.check_legal(row) {
+            return self.refuse(&message, row.name.into(), reason);
+        }
+        row.check_size(message.payload.len())?;
+        let request = Request {
+            payload: message.payload,
+            fds,
+        };
+        match (row.handler)(self, request, backend) {
+            Ok(Answer::Payload(payload, fd)) => Ok(Some(Reply { code, payload, fd })),
+            Ok(Answer::Done) => Ok(self.ack(code, need_reply, 0)),
+            Ok(Answer::Failed(reason)) => {
+                self.last_refusal = Some(format!("{}: {reason}", row.name));
+                Ok(self.ack(code, need_reply, 1))
+            }
+            Err(Refusal(reason)) => {
+                // An own answer cannot say no.
+                let need_reply = need_reply && row.answered == Answered::OnDemand;
+                let message = Message {
+                    code,
+                    need_reply,
+                    payload: Vec::new(),
+                };
+                self.refuse(&message, row.name.into(), reason)
+            }
+        }
+    }
+
+    /// Stops all queues and lets go of guest memory, descriptors and channels. The session is then in its
+    /// first state again.
+    pub fn close(&mut self, backend: &mut dyn Backend) {
+        self.stop_all(backend);
+        let refusal = self.last_refusal.take();
+        let had_memory = self.memory.is_some();
+        *self = Session::new(self.offer.clone());
+        self.last_refusal = refusal;
+        if had_memory {
+            backend.set_memory(None);
+        }
+    }
+
+    /// A queue broke in the data path (what the guest wrote makes no sense): it is stopped, the front end's
+    /// error descriptor is signalled, and the queue stays stopped until the front end sets it up anew.
+    pub fn queue_failed(&mut self, index: u16, reason: &str, backend: &mut dyn Backend) {
+        if self.fail_queue(index, reason, backend) && self.has(ProtocolFeatures::STATUS) {
+            self.status |= NEEDS_RESET;
+        }
+    }
+
+    /// The port's link went up or down. Whether the front end was told.
+    pub fn set_link(&mut self, up: bool) -> bool {
+        self.offer.link_up = up;
+        self.config.set_link(up);
+        self.config_changed()
+    }
+
+    /// The port's MTU changed. Whether the front end was told; the running driver keeps its own.
+    pub fn set_mtu(&mut self, mtu: u16) -> bool {
+        self.offer.mtu = mtu;
+        self.config.set_mtu(mtu);
+        self.config_changed()
+    }
+
+    fn config_changed(&mut self) -> bool {
+        self.has(ProtocolFeatures::CONFIG)
+            && self
+                .channel
+                .as_mut()
+                .is_some_and(BackendChannel::config_changed)
+    }
+
+    /// What there is to know, for people.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        Info {
+            features: self.acked.map(|_| self.features()),
+            protocol: self.protocol,
+            status: self.status,
+            regions: self.memory.as_ref().map_or(0, |m| m.regions().len()),
+            memory_bytes: self.memory.as_ref().map_or(0, |m| m.size()),
+            logging: self.logging() && self.log.is_some(),
+            inflight: self.inflight.is_some(),
+            last_refusal: self.last_refusal.clone(),
+            queues: self.queue_infos(),
+        }
+    }
+
+    /// Whether the driver has negotiated features.
+    pub(super) fn negotiated(&self) -> bool {
+        self.acked.is_some()
+    }
+
+    /// Negotiated virtio features, without the bits of vhost itself.
+    pub(super) fn features(&self) -> Features {
+        let own = F_LOG_ALL | F_PROTOCOL_FEATURES;
+        Features::from_bits_retain(self.acked.unwrap_or(0) & !own)
+    }
+
+    pub(super) fn packed(&self) -> bool {
+        self.features().contains(Features::RING_PACKED)
+    }
+
+    /// Whether rings start disabled ("Ring states").
+    pub(super) fn rings_start_disabled(&self) -> bool {
+        self.acked.is_some_and(|f| f & F_PROTOCOL_FEATURES != 0)
+    }
+
+    pub(super) fn logging(&self) -> bool {
+        self.acked.is_some_and(|f| f & F_LOG_ALL != 0)
+    }
+
+    fn offered(&self) -> u64 {
+        self.offer.features.bits() | F_LOG_ALL | F_PROTOCOL_FEATURES
+    }
+
+    fn has(&self, feature: ProtocolFeatures) -> bool {
+        self.protocol.is_some_and(|p| p.contains(feature))
+    }
+
+    fn check_legal(&self, row: &Row) -> Result<(), Refusal> {
+        let needs = match row.legal {
+            Legal::Always => return Ok(()),
+            Legal::Never(why) => return Err(why.into()),
+            Legal::Protocol(needs) => needs,
+            Legal::ProtocolAndFeatures(needs) => {
+                if !self.negotiated() {
+                    return Err("it comes before SET_FEATURES".into());
+                }
+                needs
+            }
+        };
+        if self.has(needs) {
+            return Ok(());
+        }
+        let names: Vec<_> = needs.iter_names().map(|(name, _)| name).collect();
+        Err(format!("protocol feature {} was not negotiated", names.join(", ")).into())
+    }
+
+    /// An acknowledgement, when the front end asked for it and may. Protocol features count as they are
+    /// after the message, so that `SET_PROTOCOL_FEATURES` itself can be acknowledged.
+    fn ack(&self, code: u32, need_reply: bool, value: u64) -> Option<Reply> {
+        let wanted = need_reply && self.has(ProtocolFeatures::REPLY_ACK);
+        wanted.then(|| Reply::new(code, value.to_ne_bytes().to_vec()))
+    }
+
+    fn refuse(
+        &mut self,
+        message: &Message,
+        name: String,
+        reason: String,
+    ) -> Result<Option<Reply>, Fault> {
+        match self.ack(message.code, message.need_reply, 1) {
+            Some(reply) => {
+                self.last_refusal = Some(format!("{name}: {reason}"));
+                Ok(Some(reply))
+            }
+            None => Err(Fault::Refused { name, reason }),
+        }
+    }
+
+    fn reset(&mut self, backend: &mut dyn Backend) {
+        self.stop_all(backend);
+        for vring in &mut self.queues {
+            vring.reset();
+        }
+        self.acked = None;
+        self.inflight = None;
+        self.status = 0;
+        self.update_log(backend);
+        backend.reset();
+    }
+}
+
+type Outcome = Result<Answer, Refusal>;
+
+/// `SET_OWNER` marks the start of a session, which the connection did already. `RESET_OWNER` is deprecated,
+/// and ignoring it is one of the two things the specification recommends.
+pub(super) fn nothing(_: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
+    Ok(Answer::Done)
+}
+
+/// The handler of messages whose row says `Never`; the row's reason comes first.
+pub(super) fn not_offered(_: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
+    Err("not offered".into())
+}
+
+/// `GET_FEATURES`.
+pub(super) fn get_features(session: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
+    Ok(Answer::u64(session.offered()))
+}
+
+/// `SET_FEATURES`. While a queue runs, only logging may change. Front ends send it before any driver is
+/// there, so that a driver is a legacy one shows only when a queue starts.
+pub(super) fn set_features(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let wanted: u64 = request.parse()?;
+    let foreign = wanted & !session.offered();
+    if foreign != 0 {
+        return Err(format!("features {foreign:#x} were not offered").into());
+    }
+    let changed = session.acked.unwrap_or(0) ^ wanted;
+    if session.any_running() && changed & !F_LOG_ALL != 0 {
+        return Err(format!("features {changed:#x} change while queues run").into());
+    }
+    session.acked = Some(wanted);
+    session.update_log(backend);
+    session.start_all(backend);
+    Ok(Answer::Done)
+}
+
+/// `GET_PROTOCOL_FEATURES`.
+pub(super) fn get_protocol_features(
+    session: &mut Session,
+    _: Request,
+    _: &mut dyn Backend,
+) -> Outcome {
+    Ok(Answer::u64(session.offer.protocol.bits()))
+}
+
+/// `SET_PROTOCOL_FEATURES`. Legal before `SET_FEATURES`; QEMU repeats it for every queue pair.
+pub(super) fn set_protocol_features(
+    session: &mut Session,
+    request: Request,
+    _: &mut dyn Backend,
+) -> Outcome {
+    let wanted: u64 = request.parse()?;
+    let foreign = wanted & !session.offer.protocol.bits();
+    if foreign != 0 {
+        return Err(format!("protocol features {foreign:#x} were not offered").into());
+    }
+    session.protocol = Some(ProtocolFeatures::from_bits_truncate(wanted));
+    Ok(Answer::Done)
+}
+
+/// `GET_QUEUE_NUM`: the number of *queues*, as the specification says and Cloud Hypervisor and the `vhost`
+/// crate hold against their queue indices. QEMU's network front end compares it with its number of queue
+/// *pairs*. Answering with pairs would make the former refuse every port; answering with queues lets QEMU
+/// ask for too many pairs, which the first message for a queue that is not there refuses by name.
+pub(super) fn get_queue_num(session: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
+    Ok(Answer::u64(session.queues.len() as u64))
+}
+
+/// `SEND_RARP`: the first 6 bytes of the payload are the address.
+pub(super) fn send_rarp(_: &mut Session, request: Request, backend: &mut dyn Backend) -> Outcome {
+    let mac = Reader::new(&request.payload)
+        .array()
+        .ok_or("payload too short")?;
+    backend.send_rarp(mac);
+    Ok(Answer::Done)
+}
+
+/// `NET_SET_MTU`: 68 (the least of IPv4, virtio 1.3, 5.1.4.1) to 65535. QEMU sends it before
+/// `SET_FEATURES`.
+pub(super) fn set_mtu(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let wanted: u64 = request.parse()?;
+    let mtu = u16::try_from(wanted).ok().filter(|mtu| *mtu >= 68);
+    let Some(mtu) = mtu else {
+        return Ok(Answer::Failed(format!(
+            "MTU {wanted}, 68 to 65535 are possible"
+        )));
+    };
+    match backend.set_mtu(mtu) {
+        Ok(()) => session.config.set_mtu(mtu),
+        Err(reason) => return Ok(Answer::Failed(reason)),
+    }
+    Ok(Answer::Done)
+}
+
+/// `SET_BACKEND_REQ_FD`; a channel that was there is closed.
+pub(super) fn set_backend_req_fd(
+    session: &mut Session,
+    mut request: Request,
+    _: &mut dyn Backend,
+) -> Outcome {
+    session.channel = request.fds.pop().map(BackendChannel::new);
+    Ok(Answer::Done)
+}
+
+/// `RESET_DEVICE`: rings stopped and disabled, features forgotten; memory and protocol features stay.
+pub(super) fn reset_device(
+    session: &mut Session,
+    _: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    session.reset(backend);
+    Ok(Answer::Done)
+}
+
+/// `SET_STATUS`. 0 resets the device. `FEATURES_OK` stays clear when the features are not good enough; the
+/// driver sees that with `GET_STATUS` (virtio 1.3, 3.1.1).
+pub(super) fn set_status(
+    session: &mut Session,
+    request: Request,
+    backend: &mut dyn Backend,
+) -> Outcome {
+    let value: u64 = request.parse()?;
+    let Ok(mut status) = u8::try_from(value) else {
+        return Err(format!("device status {value:#x} has more than 8 bits").into());
+    };
+    if status == 0 {
+        session.reset(backend);
+    } else if session.negotiated() && !session.features().contains(Features::VERSION_1) {
+        status &= !FEATURES_OK;
+    }
+    session.status = status;
+    backend.status_changed(status);
+    Ok(Answer::Done)
+}
+
+/// `GET_STATUS`.
+pub(super) fn get_status(session: &mut Session, _: Request, _: &mut dyn Backend) -> Outcome {
+    Ok(Answer::u64(session.status.into()))
+}

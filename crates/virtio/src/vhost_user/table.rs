@@ -1,0 +1,247 @@
+//! One row a message: what it may carry, when it is legal, whether it is answered, and who handles it.
+
+use super::backend::Backend;
+use super::config::{self, CONFIG_HEAD, MAX_CONFIG};
+use super::fault::{Fault, Refusal};
+use super::inflight;
+use super::message::{MAX_FDS, ProtocolFeatures as P, code};
+use super::queues::messages as queues;
+use super::regions;
+use super::session::{self, Answer, Request, Session};
+
+/// How many descriptors come with a message. More (or fewer) end the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fds {
+    None,
+    One,
+    /// The handler knows which of the two it has to be.
+    UpToOne,
+    UpToEight,
+}
+
+impl Fds {
+    fn allows(self, count: usize) -> bool {
+        match self {
+            Fds::None => count == 0,
+            Fds::One => count == 1,
+            Fds::UpToOne => count <= 1,
+            Fds::UpToEight => count <= MAX_FDS,
+        }
+    }
+
+    fn expected(self) -> &'static str {
+        match self {
+            Fds::None => "none",
+            Fds::One => "exactly 1",
+            Fds::UpToOne => "0 or 1",
+            Fds::UpToEight => "up to 8",
+        }
+    }
+}
+
+/// Size of a message's payload in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Exact(usize),
+    /// One structure, with or without the padding behind it.
+    Either(usize, usize),
+    /// 8 bytes and up to 8 regions of 32.
+    Regions,
+    /// 12 bytes and up to 256 of configuration.
+    Config,
+    /// Messages that are refused whatever they carry.
+    Any,
+}
+
+impl Size {
+    fn allows(self, size: usize) -> bool {
+        match self {
+            Size::Exact(n) => size == n,
+            Size::Either(a, b) => size == a || size == b,
+            Size::Regions => (8..=8 + 32 * MAX_FDS).contains(&size) && size % 32 == 8,
+            Size::Config => (CONFIG_HEAD..=CONFIG_HEAD + MAX_CONFIG).contains(&size),
+            Size::Any => true,
+        }
+    }
+
+    fn expected(self) -> String {
+        match self {
+            Size::Exact(n) => n.to_string(),
+            Size::Either(a, b) => format!("{a} or {b}"),
+            Size::Regions => "8 and 32 for each of up to 8 regions".into(),
+            Size::Config => "12 and up to 256".into(),
+            Size::Any => "any".into(),
+        }
+    }
+}
+
+/// When a message is legal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Legal {
+    Always,
+    /// Once this protocol feature is negotiated.
+    Protocol(P),
+    /// Once that one is, and `SET_FEATURES` has come.
+    ProtocolAndFeatures(P),
+    /// Never, because we do not offer it; the reason why.
+    Never(&'static str),
+}
+
+/// Whether a message is answered. Every message is acknowledged on demand (`REPLY_ACK` and the flag in its
+/// header), so there is none without any answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// With a payload of its own.
+    Always,
+    /// With an acknowledgement, when the front end asks for one.
+    OnDemand,
+}
+
+type Handler = fn(&mut Session, Request, &mut dyn Backend) -> Result<Answer, Refusal>;
+
+/// What there is to know about a message.
+pub(super) struct Row {
+    pub(super) code: u32,
+    pub(super) name: &'static str,
+    pub(super) fds: Fds,
+    pub(super) size: Size,
+    pub(super) legal: Legal,
+    pub(super) answered: Answered,
+    pub(super) handler: Handler,
+}
+
+impl Row {
+    pub(super) fn check_fds(&self, got: usize) -> Result<(), Fault> {
+        if self.fds.allows(got) {
+            return Ok(());
+        }
+        Err(Fault::WrongFds {
+            name: self.name,
+            got,
+            expected: self.fds.expected(),
+        })
+    }
+
+    pub(super) fn check_size(&self, got: usize) -> Result<(), Fault> {
+        if self.size.allows(got) {
+            return Ok(());
+        }
+        Err(Fault::WrongSize {
+            name: self.name,
+            got,
+            expected: self.size.expected(),
+        })
+    }
+}
+
+/// The row of a message, `None` when no such message exists.
+pub(super) fn find(code: u32) -> Option<&'static Row> {
+    let at = usize::try_from(code).ok()?.checked_sub(1)?;
+    TABLE.get(at)
+}
+
+const fn row(
+    code: u32,
+    name: &'static str,
+    fds: Fds,
+    size: Size,
+    legal: Legal,
+    answered: Answered,
+    handler: Handler,
+) -> Row {
+    Row {
+        code,
+        name,
+        fds,
+        size,
+        legal,
+        answered,
+        handler,
+    }
+}
+
+/// A message that the specification has and we do not offer.
+const fn never(code: u32, name: &'static str, fds: Fds, why: &'static str) -> Row {
+    row(
+        code,
+        name,
+        fds,
+        Size::Any,
+        Legal::Never(why),
+        Answered::OnDemand,
+        session::not_offered,
+    )
+}
+
+const NO_IOMMU: &str = "no IOMMU is offered (VIRTIO_F_ACCESS_PLATFORM)";
+const NO_LEGACY: &str = "legacy devices are not served, so no endianness is chosen";
+const NO_CRYPTO: &str = "this is a network device";
+const NO_POSTCOPY: &str = "postcopy migration is not offered (PAGEFAULT)";
+const NO_INBAND: &str = "in-band notifications are not offered (INBAND_NOTIFICATIONS)";
+const NO_OBJECTS: &str = "shared objects are not offered (SHARED_OBJECT)";
+const NO_STATE: &str = "device state transfer is not offered (DEVICE_STATE)";
+const NO_SHMEM: &str = "shared memory regions are not offered (SHMEM)";
+
+/// All messages of the front end, by code.
+#[rustfmt::skip]
+pub(super) static TABLE: [Row; 44] = {
+    use Answered::{Always as Answer, OnDemand};
+    use Fds::{None, One, UpToEight, UpToOne};
+    use Legal::{Always, Protocol, ProtocolAndFeatures};
+    use Size::{Config, Either, Exact, Regions};
+    [
+        row(code::GET_FEATURES, "GET_FEATURES", None, Exact(0), Always, Answer, session::get_features),
+        row(code::SET_FEATURES, "SET_FEATURES", None, Exact(8), Always, OnDemand, session::set_features),
+        row(code::SET_OWNER, "SET_OWNER", None, Exact(0), Always, OnDemand, session::nothing),
+        row(code::RESET_OWNER, "RESET_OWNER", None, Exact(0), Always, OnDemand, session::nothing),
+        row(code::SET_MEM_TABLE, "SET_MEM_TABLE", UpToEight, Regions, Always, OnDemand, regions::set_table),
+        row(code::SET_LOG_BASE, "SET_LOG_BASE", One, Exact(16), Protocol(P::LOG_SHMFD), Answer, regions::set_log_base),
+        row(code::SET_LOG_FD, "SET_LOG_FD", One, Exact(0), Always, OnDemand, regions::set_log_fd),
+        row(code::SET_VRING_NUM, "SET_VRING_NUM", None, Exact(8), Always, OnDemand, queues::set_num),
+        row(code::SET_VRING_ADDR, "SET_VRING_ADDR", None, Exact(40), Always, OnDemand, queues::set_addr),
+        row(code::SET_VRING_BASE, "SET_VRING_BASE", None, Exact(8), Always, OnDemand, queues::set_base),
+        row(code::GET_VRING_BASE, "GET_VRING_BASE", None, Exact(8), Always, Answer, queues::get_base),
+        row(code::SET_VRING_KICK, "SET_VRING_KICK", UpToOne, Exact(8), Always, OnDemand, queues::set_kick),
+        row(code::SET_VRING_CALL, "SET_VRING_CALL", UpToOne, Exact(8), Always, OnDemand, queues::set_call),
+        row(code::SET_VRING_ERR, "SET_VRING_ERR", UpToOne, Exact(8), Always, OnDemand, queues::set_err),
+        row(code::GET_PROTOCOL_FEATURES, "GET_PROTOCOL_FEATURES", None, Exact(0), Always, Answer, session::get_protocol_features),
+        row(code::SET_PROTOCOL_FEATURES, "SET_PROTOCOL_FEATURES", None, Exact(8), Always, OnDemand, session::set_protocol_features),
+        row(code::GET_QUEUE_NUM, "GET_QUEUE_NUM", None, Exact(0), Always, Answer, session::get_queue_num),
+        row(code::SET_VRING_ENABLE, "SET_VRING_ENABLE", None, Exact(8), Always, OnDemand, queues::set_enable),
+        row(code::SEND_RARP, "SEND_RARP", None, Exact(8), Protocol(P::RARP), OnDemand, session::send_rarp),
+        row(code::NET_SET_MTU, "NET_SET_MTU", None, Exact(8), Protocol(P::NET_MTU), OnDemand, session::set_mtu),
+        row(code::SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, session::set_backend_req_fd),
+        never(code::IOTLB_MSG, "IOTLB_MSG", None, NO_IOMMU),
+        never(code::SET_VRING_ENDIAN, "SET_VRING_ENDIAN", None, NO_LEGACY),
+        row(code::GET_CONFIG, "GET_CONFIG", None, Config, Protocol(P::CONFIG), Answer, config::get_config),
+        row(code::SET_CONFIG, "SET_CONFIG", None, Config, Protocol(P::CONFIG), OnDemand, config::set_config),
+        never(code::CREATE_CRYPTO_SESSION, "CREATE_CRYPTO_SESSION", None, NO_CRYPTO),
+        never(code::CLOSE_CRYPTO_SESSION, "CLOSE_CRYPTO_SESSION", None, NO_CRYPTO),
+        never(code::POSTCOPY_ADVISE, "POSTCOPY_ADVISE", None, NO_POSTCOPY),
+        never(code::POSTCOPY_LISTEN, "POSTCOPY_LISTEN", None, NO_POSTCOPY),
+        never(code::POSTCOPY_END, "POSTCOPY_END", None, NO_POSTCOPY),
+        row(code::GET_INFLIGHT_FD, "GET_INFLIGHT_FD", None, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), Answer, inflight::get_inflight),
+        row(code::SET_INFLIGHT_FD, "SET_INFLIGHT_FD", One, Either(20, 24), ProtocolAndFeatures(P::INFLIGHT_SHMFD), OnDemand, inflight::set_inflight),
+        never(code::GPU_SET_SOCKET, "GPU_SET_SOCKET", One, "this is a network device"),
+        row(code::RESET_DEVICE, "RESET_DEVICE", None, Exact(0), Protocol(P::RESET_DEVICE), OnDemand, session::reset_device),
+        never(code::VRING_KICK, "VRING_KICK", None, NO_INBAND),
+        row(code::GET_MAX_MEM_SLOTS, "GET_MAX_MEM_SLOTS", None, Exact(0), Protocol(P::CONFIGURE_MEM_SLOTS), Answer, regions::get_max_slots),
+        row(code::ADD_MEM_REG, "ADD_MEM_REG", UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::add_region),
+        row(code::REM_MEM_REG, "REM_MEM_REG", UpToOne, Exact(40), Protocol(P::CONFIGURE_MEM_SLOTS), OnDemand, regions::remove_region),
+        row(code::SET_STATUS, "SET_STATUS", None, Exact(8), Protocol(P::STATUS), OnDemand, session::set_status),
+        row(code::GET_STATUS, "GET_STATUS", None, Exact(0), Protocol(P::STATUS), Answer, session::get_status),
+        never(code::GET_SHARED_OBJECT, "GET_SHARED_OBJECT", None, NO_OBJECTS),
+        never(code::SET_DEVICE_STATE_FD, "SET_DEVICE_STATE_FD", One, NO_STATE),
+        never(code::CHECK_DEVICE_STATE, "CHECK_DEVICE_STATE", None, NO_STATE),
+        never(code::GET_SHMEM_CONFIG, "GET_SHMEM_CONFIG", None, NO_SHMEM),
+    ]
+};
+
+/// `find` indexes by code, so the rows have to lie in the order of their codes.
+const _: () = {
+    let mut at = 0;
+    while at < TABLE.len() {
+        assert!(TABLE[at].code as usize == at + 1);
+        at += 1;
+    }
+};

@@ -1,0 +1,231 @@
+//! The socket: pieces, floods, cut-off descriptors, and a front end that does not read.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::super::message::{HEADER_LEN, Header, MAX_PAYLOAD};
+use super::super::{Connection, Message};
+use super::*;
+
+fn pair() -> (UnixStream, Connection) {
+    let (theirs, ours) = UnixStream::pair().expect("a pair");
+    (theirs, Connection::new(ours).expect("a connection"))
+}
+
+fn header(code: u32, flags: u32, size: u32) -> Vec<u8> {
+    Header { code, flags, size }.to_bytes().to_vec()
+}
+
+fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+    let sent = sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::empty(),
+    );
+    assert_eq!(sent.expect("sent"), bytes.len());
+}
+
+fn expect_message(connection: &mut Connection) -> (Message, Vec<OwnedFd>) {
+    connection.recv().expect("no fault").expect("a message")
+}
+
+#[test]
+fn a_message_may_come_byte_by_byte() {
+    let (mut theirs, mut ours) = pair();
+    let bytes = [header(8, 1 | 8, 8), state(1, 256)].concat();
+    for byte in &bytes[..bytes.len() - 1] {
+        theirs.write_all(&[*byte]).expect("sent");
+        assert!(ours.recv().expect("no fault").is_none());
+    }
+    theirs.write_all(&bytes[bytes.len() - 1..]).expect("sent");
+    let (message, fds) = expect_message(&mut ours);
+    assert_eq!(
+        message,
+        Message {
+            code: 8,
+            need_reply: true,
+            payload: state(1, 256)
+        }
+    );
+    assert!(fds.is_empty());
+}
+
+#[test]
+fn several_messages_at_once_are_taken_one_by_one() {
+    let (mut theirs, mut ours) = pair();
+    theirs
+        .write_all(&[header(1, 1, 0), header(3, 1, 0)].concat())
+        .expect("sent");
+    assert_eq!(expect_message(&mut ours).0.code, 1);
+    assert_eq!(expect_message(&mut ours).0.code, 3);
+    assert!(ours.recv().expect("no fault").is_none());
+    drop(theirs);
+    assert!(ours.recv().expect_err("the end").is_close());
+}
+
+#[test]
+fn descriptors_stay_with_their_message_and_are_not_inherited() {
+    let (mut theirs, mut ours) = pair();
+    let (fd, watch) = watched();
+    let bytes = [header(12, 1, 8), u64s(&[0])].concat();
+    send_fds(&theirs, &bytes[..5], &[fd]);
+    assert!(ours.recv().expect("no fault").is_none());
+    theirs.write_all(&bytes[5..]).expect("sent");
+    theirs.write_all(&header(1, 1, 0)).expect("sent");
+    let (_, fds) = expect_message(&mut ours);
+    assert_eq!(fds.len(), 1);
+    let flags = rustix::io::fcntl_getfd(&fds[0]).expect("flags");
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    assert!(expect_message(&mut ours).1.is_empty());
+    drop(fds);
+    assert!(is_closed(&watch));
+}
+
+#[test]
+fn more_descriptors_than_any_message_carries_end_the_connection() {
+    // The control buffer may have room for a few more than wanted; beyond that the kernel cuts off.
+    for count in [9, 10, 60] {
+        let (theirs, mut ours) = pair();
+        let (fds, watches): (Vec<_>, Vec<_>) = (0..count).map(|_| watched()).unzip();
+        send_fds(&theirs, &header(5, 1, 0), &fds);
+        drop(fds);
+        let fault = ours.recv().expect_err("a fault");
+        assert!(
+            matches!(fault, Fault::FdsTruncated | Fault::TooManyFds(_)),
+            "{fault}"
+        );
+        assert!(watches.iter().all(is_closed));
+    }
+}
+
+#[test]
+fn descriptors_spread_over_one_message_are_counted_together() {
+    let (theirs, mut ours) = pair();
+    let (fds, watches): (Vec<_>, Vec<_>) = (0..10).map(|_| watched()).unzip();
+    let bytes = header(5, 1, 0);
+    send_fds(&theirs, &bytes[..4], &fds[..5]);
+    send_fds(&theirs, &bytes[4..], &fds[5..]);
+    drop(fds);
+    assert_eq!(ours.recv().expect_err("a fault"), Fault::TooManyFds(10));
+    assert!(watches.iter().all(is_closed));
+}
+
+#[test]
+fn an_unfinished_message_keeps_its_descriptors_no_longer_than_the_connection() {
+    let (theirs, mut ours) = pair();
+    let (fd, watch) = watched();
+    send_fds(&theirs, &header(12, 1, 8), &[fd]);
+    assert!(ours.recv().expect("no fault").is_none());
+    assert!(!is_closed(&watch));
+    drop(theirs);
+    assert_eq!(ours.recv().expect_err("a fault"), Fault::ClosedMidMessage);
+    assert!(is_closed(&watch));
+}
+
+#[test]
+fn headers_that_cannot_be() {
+    for (bytes, expected) in [
+        (header(1, 0, 0), Fault::Version(0)),
+        (header(1, 2, 0), Fault::Version(2)),
+        (header(1, 5, 0), Fault::UnexpectedReply(1)),
+        (
+            header(5, 1, 4097),
+            Fault::Oversized {
+                code: 5,
+                size: 4097,
+            },
+        ),
+        (
+            header(5, 1, u32::MAX),
+            Fault::Oversized {
+                code: 5,
+                size: u32::MAX,
+            },
+        ),
+    ] {
+        let (mut theirs, mut ours) = pair();
+        theirs.write_all(&bytes).expect("sent");
+        assert_eq!(
+            ours.recv().expect_err("a fault"),
+            expected,
+            "before any payload"
+        );
+    }
+    let (mut theirs, mut ours) = pair();
+    let longest = [header(5, 1, MAX_PAYLOAD as u32), vec![7; MAX_PAYLOAD]].concat();
+    theirs.write_all(&longest).expect("sent");
+    assert_eq!(expect_message(&mut ours).0.payload.len(), MAX_PAYLOAD);
+}
+
+#[test]
+fn the_end_within_a_header_is_a_fault() {
+    let (mut theirs, mut ours) = pair();
+    theirs.write_all(&[1, 0]).expect("sent");
+    drop(theirs);
+    assert_eq!(ours.recv().expect_err("a fault"), Fault::ClosedMidMessage);
+}
+
+#[test]
+fn a_reply_carries_header_payload_and_descriptor() {
+    let (mut theirs, mut ours) = pair();
+    ours.send(Reply {
+        code: 31,
+        payload: vec![7; 24],
+        fd: Some(event()),
+    })
+    .expect("sent");
+    assert!(!ours.wants_write());
+    let mut bytes = [0; HEADER_LEN + 24];
+    theirs.read_exact(&mut bytes).expect("a reply");
+    let (head, rest) = bytes.split_first_chunk().expect("a header");
+    assert_eq!(
+        Header::parse(*head),
+        Header {
+            code: 31,
+            flags: 1 | 4,
+            size: 24
+        }
+    );
+    assert_eq!(rest, [7; 24]);
+}
+
+#[test]
+fn a_front_end_that_does_not_read_blocks_only_itself() {
+    let (mut theirs, mut ours) = pair();
+    let mut replies = 0;
+    while !ours.wants_write() {
+        ours.send(Reply::new(24, vec![replies as u8; 268]))
+            .expect("sent");
+        replies += 1;
+        assert!(replies < 100_000);
+    }
+    theirs.write_all(&header(1, 1, 0)).expect("sent");
+    assert!(
+        ours.recv().expect("no fault").is_none(),
+        "the reply goes first"
+    );
+
+    let mut read = 0;
+    let mut buffer = vec![0; 1 << 16];
+    while read < replies * (HEADER_LEN + 268) {
+        read += theirs.read(&mut buffer).expect("replies");
+        ours.flush().expect("no fault");
+    }
+    assert_eq!(expect_message(&mut ours).0.code, 1);
+}
+
+#[test]
+fn a_reply_to_nobody_is_a_fault_and_not_a_signal() {
+    let (theirs, mut ours) = pair();
+    drop(theirs);
+    let fault = ours.send(Reply::new(1, vec![0; 8])).expect_err("a fault");
+    assert!(matches!(fault, Fault::Socket("send", _)), "{fault}");
+}

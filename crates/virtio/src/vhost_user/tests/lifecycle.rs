@@ -1,0 +1,436 @@
+//! From the first setting of a queue to its last word.
+
+use super::super::message::F_PROTOCOL_FEATURES;
+use super::super::session::LEGACY;
+use super::*;
+
+/// The messages that together start queue 0.
+const STEPS: [fn(&mut Rig); 6] = [
+    |rig| rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES),
+    Rig::memory,
+    |rig| rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]),
+    |rig| rig.tell(code::SET_VRING_BASE, state(0, 9), vec![]),
+    |rig| rig.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]),
+    |rig| rig.kick(0),
+];
+
+/// All orders of `left`, depth first.
+fn orders(left: &[usize], taken: &mut Vec<usize>, visit: &mut dyn FnMut(&[usize])) {
+    if left.is_empty() {
+        visit(taken);
+    }
+    for (i, step) in left.iter().enumerate() {
+        taken.push(*step);
+        orders(&[&left[..i], &left[i + 1..]].concat(), taken, visit);
+        taken.pop();
+    }
+}
+
+#[test]
+fn a_queue_starts_when_it_is_complete_in_whatever_order() {
+    orders(&[0, 1, 2, 3, 4, 5], &mut vec![], &mut |order| {
+        let mut rig = Rig::fresh();
+        for step in order {
+            STEPS[*step](&mut rig);
+        }
+        let setup = &rig.backend.running[&0];
+        assert_eq!((setup.layout.size, setup.position), (256, 9), "{order:?}");
+        assert_eq!(rig.state_of(0), "disabled");
+    });
+}
+
+#[test]
+fn a_queue_says_what_it_waits_for() {
+    let mut rig = Rig::fresh();
+    assert_eq!(rig.state_of(0), "waits for a kick descriptor");
+    rig.kick(0);
+    assert_eq!(rig.state_of(0), "waits for its size");
+    rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    assert_eq!(rig.state_of(0), "waits for its addresses");
+    rig.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    assert_eq!(rig.state_of(0), "waits for guest memory");
+    rig.memory();
+    assert_eq!(rig.state_of(0), "waits for features");
+    rig.features(Features::VERSION_1, 0);
+    assert_eq!(rig.state_of(0), "running");
+}
+
+#[test]
+fn the_setup_of_a_split_queue() {
+    let mut rig = Rig::ready();
+    rig.tell(code::SET_VRING_ADDR, addr(3, 1), vec![]);
+    rig.set_up(3);
+    let setup = &rig.backend.running[&3];
+    let base = GPA + 3 * 0x8000;
+    let layout = setup.layout;
+    assert_eq!(
+        (layout.desc, layout.driver, layout.device),
+        (base, base + 0x2000, base + 0x4000)
+    );
+    assert_eq!(setup.features, Features::VERSION_1);
+    assert!(setup.call.is_some() && setup.inflight.is_none());
+    assert_eq!(
+        setup.used_log, None,
+        "set_up sent the addresses again, without the flag"
+    );
+    rig.tell(code::SET_VRING_ADDR, addr(3, 1), vec![]);
+    assert_eq!(rig.backend.running[&3].used_log, Some(0xabc000));
+}
+
+#[test]
+fn the_setup_of_a_packed_queue() {
+    let mut rig = Rig::ready();
+    rig.features(
+        Features::VERSION_1 | Features::RING_PACKED,
+        F_PROTOCOL_FEATURES,
+    );
+    rig.tell(code::SET_VRING_NUM, state(1, 300), vec![]);
+    rig.tell(code::SET_VRING_ADDR, addr(1, 0), vec![]);
+    rig.kick(1);
+    assert_eq!(rig.backend.take(), ["start 1 at 0x80008000 disabled"]);
+    rig.backend.position = Some(0x8003_8005);
+    assert_eq!(
+        rig.ask(code::GET_VRING_BASE, state(1, 0)),
+        state(1, 0x8003_8005)
+    );
+    assert_eq!(
+        rig.ask(code::GET_VRING_BASE, state(0, 0)),
+        state(0, 0x8000_8000)
+    );
+}
+
+#[test]
+fn without_protocol_features_rings_start_enabled() {
+    let mut rig = Rig::ready();
+    rig.features(Features::VERSION_1, 0);
+    rig.set_up(0);
+    assert_eq!(rig.backend.take(), ["start 0 at 0x0 enabled"]);
+    assert!(
+        rig.fault(code::SET_VRING_ENABLE, state(0, 0), vec![])
+            .contains("always enabled")
+    );
+}
+
+#[test]
+fn enabling_before_and_while_it_runs() {
+    let mut rig = Rig::fresh();
+    rig.tell(code::SET_VRING_ENABLE, state(0, 1), vec![]);
+    rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
+    rig.memory();
+    rig.set_up(0);
+    rig.set_up(1);
+    rig.tell(code::SET_VRING_ENABLE, state(1, 1), vec![]);
+    rig.tell(code::SET_VRING_ENABLE, state(1, 1), vec![]);
+    rig.tell(code::SET_VRING_ENABLE, state(1, 0), vec![]);
+    let events = rig.backend.take();
+    assert_eq!(
+        events[1..],
+        [
+            "start 0 at 0x0 enabled",
+            "start 1 at 0x0 disabled",
+            "enable 1 true",
+            "enable 1 false"
+        ]
+    );
+    assert!(
+        rig.fault(code::SET_VRING_ENABLE, state(1, 2), vec![])
+            .contains("neither on nor off")
+    );
+}
+
+#[test]
+fn a_legacy_guest_gets_a_reason_and_its_successor_a_queue() {
+    let mut rig = Rig::ready();
+    rig.features(Features::empty(), F_PROTOCOL_FEATURES);
+    rig.set_up(0);
+    assert_eq!(rig.backend.take(), [format!("refused 0: {LEGACY}")]);
+    assert_eq!(rig.state_of(0), format!("stopped: {LEGACY}"));
+    let kick = rig.ack(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
+    assert_eq!(kick, 1);
+    assert!(rig.backend.take().is_empty(), "said once");
+
+    rig.ask(code::GET_VRING_BASE, state(0, 0));
+    rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
+    rig.set_up(0);
+    assert_eq!(rig.backend.take(), ["start 0 at 0x0 disabled"]);
+}
+
+#[test]
+fn get_vring_base_stops_until_the_next_kick() {
+    let mut rig = Rig::running();
+    rig.backend.position = Some(1234);
+    assert_eq!(rig.ask(code::GET_VRING_BASE, state(0, 0)), state(0, 1234));
+    assert_eq!(
+        rig.ask(code::GET_VRING_BASE, state(0, 0)),
+        state(0, 1234),
+        "and again"
+    );
+    rig.tell(code::SET_VRING_BASE, state(0, 1234), vec![]);
+    rig.memory();
+    assert_eq!(rig.backend.take(), ["stop 0", "memory: 1 regions"]);
+    rig.kick(0);
+    assert_eq!(rig.backend.take(), ["start 0 at 0x4d2 disabled"]);
+}
+
+#[test]
+fn a_setting_that_changes_restarts_the_queue_where_it_was() {
+    let mut rig = Rig::running();
+    rig.backend.position = Some(5);
+    rig.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    assert!(rig.backend.take().is_empty(), "nothing changed");
+    rig.tell(code::SET_VRING_ADDR, addr(0, 1), vec![]);
+    assert_eq!(rig.backend.take(), ["stop 0", "start 0 at 0x5 disabled"]);
+    rig.kick(0);
+    assert_eq!(rig.backend.take(), ["stop 0", "start 0 at 0x5 disabled"]);
+    rig.tell(code::SET_VRING_BASE, state(0, 6), vec![]);
+    assert_eq!(rig.backend.take(), ["stop 0", "start 0 at 0x6 disabled"]);
+}
+
+#[test]
+fn another_call_descriptor_does_not_stop_the_queue() {
+    let mut rig = Rig::running();
+    rig.call(0);
+    rig.tell(code::SET_VRING_CALL, u64s(&[0x100]), vec![]);
+    assert_eq!(rig.backend.take(), ["call 0 true", "call 0 false"]);
+    assert!(rig.backend.running[&0].call.is_none());
+}
+
+#[test]
+fn descriptors_and_their_flag_have_to_agree() {
+    let mut rig = Rig::ready();
+    for which in [
+        code::SET_VRING_KICK,
+        code::SET_VRING_CALL,
+        code::SET_VRING_ERR,
+    ] {
+        assert!(
+            rig.fault(which, u64s(&[0]), vec![])
+                .contains("says otherwise")
+        );
+        assert!(
+            rig.fault(which, u64s(&[0x100]), vec![event()])
+                .contains("says otherwise")
+        );
+        assert!(
+            rig.fault(which, u64s(&[0x200]), vec![event()])
+                .contains("unknown bits")
+        );
+    }
+    assert!(
+        rig.fault(code::SET_VRING_KICK, u64s(&[0x100]), vec![])
+            .contains("polled")
+    );
+}
+
+#[test]
+fn event_descriptors_never_block() {
+    let rig = Rig::running();
+    let setup = &rig.backend.running[&0];
+    for fd in [&setup.kick, setup.call.as_ref().expect("a call descriptor")] {
+        let flags = rustix::fs::fcntl_getfl(fd).expect("flags");
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        let flags = rustix::io::fcntl_getfd(fd).expect("flags");
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
+}
+
+#[test]
+fn the_same_memory_again_leaves_queues_alone() {
+    let mut rig = Rig::running();
+    rig.memory();
+    assert_eq!(rig.backend.take(), ["memory: 1 regions"]);
+    rig.tell(
+        code::ADD_MEM_REG,
+        single([0, 4096, 0x1000, 0]),
+        vec![memfd(4096)],
+    );
+    rig.tell(
+        code::REM_MEM_REG,
+        single([0, 4096, 0x1000, 0]),
+        vec![event()],
+    );
+    assert_eq!(
+        rig.backend.take(),
+        ["memory: 2 regions", "memory: 1 regions"]
+    );
+}
+
+#[test]
+fn memory_that_goes_stops_its_queues_and_starts_them_when_it_is_back() {
+    let mut rig = Rig::running();
+    rig.backend.position = Some(40);
+    rig.tell(code::REM_MEM_REG, single([GPA, MEM, UVA, 0]), vec![]);
+    assert_eq!(rig.backend.take(), ["stop 0", "no memory"]);
+    assert_eq!(rig.state_of(0), "stopped: its memory was taken away");
+    rig.tell(
+        code::ADD_MEM_REG,
+        single([GPA, 0x1000, UVA, 0]),
+        vec![memfd(MEM)],
+    );
+    let events = rig.backend.take();
+    assert_eq!(events[0], "memory: 1 regions");
+    assert!(events[1].contains("its driver area"), "{events:?}");
+    rig.tell(code::REM_MEM_REG, single([GPA, 0x1000, UVA, 0]), vec![]);
+    rig.tell(
+        code::ADD_MEM_REG,
+        single([GPA, MEM, UVA, 0]),
+        vec![memfd(MEM)],
+    );
+    assert_eq!(
+        rig.backend.events.last().expect("an event"),
+        "start 0 at 0x28 disabled"
+    );
+}
+
+#[test]
+fn a_queue_that_moves_in_the_guest_is_restarted_there() {
+    let mut rig = Rig::running();
+    let payload = mem_table(&[[0, MEM, UVA, 0]]);
+    rig.tell(code::SET_MEM_TABLE, payload, vec![memfd(MEM)]);
+    let expected = ["stop 0", "memory: 1 regions", "start 0 at 0x0 disabled"];
+    assert_eq!(rig.backend.take(), expected);
+    assert_eq!(rig.backend.running[&0].layout.desc, 0);
+}
+
+#[test]
+fn memory_that_is_not_shared_gets_a_hint() {
+    let mut rig = Rig::fresh();
+    let one = mem_table(&[[GPA, MEM, UVA, 0]]);
+    assert!(
+        rig.fault(code::SET_MEM_TABLE, one, vec![])
+            .contains("share=on")
+    );
+    assert!(
+        rig.fault(code::SET_MEM_TABLE, mem_table(&[]), vec![])
+            .contains("share=on")
+    );
+    let mut rig = Rig::ready();
+    let one = single([0, 4096, 0, 0]);
+    assert!(
+        rig.fault(code::ADD_MEM_REG, one, vec![])
+            .contains("share=on")
+    );
+}
+
+#[test]
+fn bad_memory_leaves_the_old_one() {
+    let mut rig = Rig::running();
+    let overlapping = mem_table(&[[0, MEM, UVA, 0], [4096, 4096, UVA + MEM, 0]]);
+    let fds = || vec![memfd(MEM), memfd(MEM)];
+    assert_eq!(rig.ack(code::SET_MEM_TABLE, overlapping, fds()), 1);
+    let lying = [u32s(&[3, 0]), vec![0; 64]].concat();
+    assert_eq!(rig.ack(code::SET_MEM_TABLE, lying, fds()), 1);
+    let one = mem_table(&[[0, MEM, UVA, 0]]);
+    assert_eq!(
+        rig.ack(code::SET_MEM_TABLE, one, fds()),
+        1,
+        "a descriptor too many"
+    );
+    assert_eq!(
+        rig.ack(code::REM_MEM_REG, single([GPA, MEM, 0, 0]), vec![]),
+        1
+    );
+    assert!(rig.backend.take().is_empty());
+    assert_eq!(rig.state_of(0), "disabled");
+}
+
+#[test]
+fn logging_goes_on_and_off_with_the_feature() {
+    let mut rig = Rig::running();
+    let answer = rig.send(code::SET_LOG_BASE, u64s(&[4096, 4096]), vec![memfd(8192)]);
+    assert_eq!(
+        answer.expect("served").expect("an answer").payload,
+        u64s(&[4096, 4096])
+    );
+    assert!(rig.backend.take().is_empty(), "not yet");
+    rig.logging(true);
+    rig.tell(code::SET_LOG_FD, vec![], vec![event()]);
+    assert!(rig.session.info().logging);
+    rig.memory();
+    rig.logging(false);
+    let expected = [
+        "memory: 1 regions, logged",
+        "memory: 1 regions, logged",
+        "memory: 1 regions",
+    ];
+    assert_eq!(rig.backend.take(), expected);
+}
+
+#[test]
+fn a_back_end_that_cannot_start_says_why_and_is_asked_again() {
+    let mut rig = Rig::ready();
+    rig.backend.no_start = Some("no worker".into());
+    rig.set_up(0);
+    assert_eq!(rig.state_of(0), "stopped: no worker");
+    rig.backend.no_start = None;
+    rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
+    assert_eq!(
+        rig.backend.take(),
+        ["refused 0: no worker", "start 0 at 0x0 disabled"]
+    );
+}
+
+#[test]
+fn a_broken_queue_stays_stopped_until_it_is_set_up_anew() {
+    let mut rig = Rig::running();
+    let err = event();
+    let copy = err.try_clone().expect("a copy");
+    rig.tell(code::SET_VRING_ERR, u64s(&[0]), vec![copy]);
+    rig.session
+        .queue_failed(0, "descriptor loop", &mut rig.backend);
+    assert_eq!(rig.backend.take(), ["stop 0"]);
+    assert_eq!(rig.state_of(0), "stopped: descriptor loop");
+    let faults: Vec<_> = rig
+        .session
+        .info()
+        .queues
+        .into_iter()
+        .map(|q| q.fault)
+        .collect();
+    assert_eq!(faults, [Some("descriptor loop".into()), None, None, None]);
+    assert_eq!(rig.session.info().status, 64);
+    let mut count = [0; 8];
+    rustix::io::read(&err, &mut count).expect("it was signalled");
+    rig.memory();
+    assert_eq!(rig.state_of(0), "stopped: descriptor loop");
+    rig.kick(0);
+    assert_eq!(rig.state_of(0), "disabled");
+    rig.session
+        .queue_failed(99, "no such queue", &mut rig.backend);
+}
+
+#[test]
+fn sizes_and_positions_that_cannot_be() {
+    let mut rig = Rig::running();
+    for size in [0, 4097, 65536, 65536 + 256, u32::MAX] {
+        let fault = rig.fault(code::SET_VRING_NUM, state(0, size), vec![]);
+        assert!(fault.contains("1 to 4096"), "{fault}");
+    }
+    rig.tell(code::SET_VRING_NUM, state(0, 100), vec![]);
+    assert_eq!(
+        rig.state_of(0),
+        "stopped: size 100 of a split queue is no power of two"
+    );
+    rig.tell(code::SET_VRING_NUM, state(0, 128), vec![]);
+    rig.tell(code::SET_VRING_BASE, state(0, 0x10000), vec![]);
+    assert!(rig.state_of(0).contains("more than 16 bits"));
+    let flags = addr(0, 2);
+    assert!(
+        rig.fault(code::SET_VRING_ADDR, flags, vec![])
+            .contains("unknown flags")
+    );
+}
+
+#[test]
+fn the_inflight_area_comes_back_with_the_queue() {
+    let mut rig = Rig::ready();
+    let reply = rig.send(code::GET_INFLIGHT_FD, inflight(0, 0, 4, 256), vec![]);
+    let reply = reply.expect("served").expect("an answer");
+    let fd = reply.fd.expect("a descriptor");
+    assert_eq!(reply.payload.len(), 24);
+    rig.tell(code::SET_INFLIGHT_FD, reply.payload, vec![fd]);
+    assert!(rig.session.info().inflight);
+    rig.set_up(0);
+    assert!(rig.backend.running[&0].inflight.is_some());
+}
