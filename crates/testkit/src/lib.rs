@@ -1,1 +1,29 @@
-//! The other side, for tests: a guest's virtio driver and vhost-user front end, packet builder, virtual clock.
+//! The other side: what a guest and its VMM do, for unit tests, benches, fuzzing and end-to-end tests.
+//!
+//! The crate is an independent oracle. It knows the virtio 1.3 and vhost-user specifications and nothing
+//! of the `virtio` and `datapath` crates that it tests, so that a misreading cannot hide on both sides.
+//!
+//! * [`guest_ram`]: guest memory in a memfd or on the heap, with an allocator
+//! * [`driver`]: the driver's half of split and packed virtqueues, with pokes for hostile tests
+//! * [`net`]: a guest NIC made of two driver queues, which checks what the device owes it
+//! * [`frontend`]: a vhost-user front end
+//! * [`guest`]: [`FakeGuest`], the whole guest in one call
+//! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
+//! * [`clock`]: a clock that moves when told to
+//!
+//! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke of the
+//! wrong layout); what the device under test does wrong comes back as an error that names the rule.
+
+pub mod clock;
+pub mod driver;
+pub mod features;
+pub mod frontend;
+pub mod guest;
+pub mod guest_ram;
+pub mod net;
+pub mod packets;
+
+#[cfg(test)]
+mod model;
+
+pub use guest::{FakeGuest, GuestConfig};

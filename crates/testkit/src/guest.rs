@@ -1,0 +1,445 @@
+//! A whole guest in one call: memory, NIC and vhost-user session.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use testkit::{FakeGuest, GuestConfig, packets};
+//!
+//! # fn main() -> Result<(), testkit::guest::GuestError> {
+//! let mut guest = FakeGuest::connect("/tmp/port.sock".as_ref(), GuestConfig::default())?;
+//! guest.wait_link()?;
+//! guest.send(&packets::udp(&packets::Flow::v4(1, 2), b"hello"))?;
+//! let answer = guest.recv(Duration::from_secs(1))?;
+//! # drop(answer);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::features::{
+    CSUM, GUEST_CSUM, GUEST_OFFLOADS, HOST_OFFLOADS, LOG_ALL, RING_PACKED, protocol,
+};
+use crate::frontend::{DirtyFile, FrontEnd, FrontError, FrontListener, VringAddr, wait_any};
+use crate::guest_ram::{GuestRam, RegionSpec};
+use crate::net::{NetHeader, NicFault, Received};
+
+mod config;
+mod pair;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::GuestConfig;
+pub use pair::{GuestPair, PairStats};
+
+/// Why a guest cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The session failed.
+    #[error(transparent)]
+    Front(#[from] FrontError),
+    /// The device broke a rule of the queues or of the NIC.
+    #[error(transparent)]
+    Nic(#[from] NicFault),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The back end does not offer what the configuration requires.
+    #[error("the back end does not offer features {0:#x}")]
+    Missing(u64),
+    /// Nothing happened in time.
+    #[error("timed out waiting for {0}")]
+    Timeout(&'static str),
+    /// The guest is disconnected.
+    #[error("the guest is not connected")]
+    Disconnected,
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct FakeGuest {
+    front: Option<FrontEnd>,
+    ram: GuestRam,
+    config: GuestConfig,
+    features: u64,
+    /// The queue pairs.
+    pub pairs: Vec<GuestPair>,
+    /// Bases that the back end returned when it was stopped in good order.
+    bases: Option<Vec<u32>>,
+}
+
+impl FakeGuest {
+    /// Connects to a listening back end and brings the NIC up.
+    ///
+    /// # Errors
+    /// When the session fails or required features are missing.
+    pub fn connect(path: &Path, config: GuestConfig) -> Result<Self, GuestError> {
+        Self::over(FrontEnd::connect(path, config.timeout)?, config)
+    }
+
+    /// Waits for a back end to call on `listener` and brings the NIC up.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::connect`].
+    pub fn accept(listener: &FrontListener, config: GuestConfig) -> Result<Self, GuestError> {
+        Self::over(listener.accept(config.timeout)?, config)
+    }
+
+    /// Brings the NIC up over a fresh connection.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::connect`].
+    pub fn over(mut front: FrontEnd, config: GuestConfig) -> Result<Self, GuestError> {
+        let features = negotiate(&mut front, &config)?;
+        let ram = config.ram()?;
+        let pairs = (0..config.pairs)
+            .map(|_| GuestPair::new(&ram, config.net(features), &config))
+            .collect::<Result<_, _>>()?;
+        let mut guest = Self {
+            front: Some(front),
+            ram,
+            config,
+            features,
+            pairs,
+            bases: None,
+        };
+        guest.share_memory()?;
+        guest.start(&vec![
+            guest.first_base();
+            usize::from(guest.config.pairs) * 2
+        ])?;
+        Ok(guest)
+    }
+
+    /// The session.
+    ///
+    /// # Errors
+    /// [`GuestError::Disconnected`] after `disconnect` or `crash`.
+    pub fn front(&mut self) -> Result<&mut FrontEnd, GuestError> {
+        self.front.as_mut().ok_or(GuestError::Disconnected)
+    }
+
+    /// The guest's memory.
+    #[must_use]
+    pub fn ram(&self) -> &GuestRam {
+        &self.ram
+    }
+
+    /// Negotiated features.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// The guest's address.
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.config.mac
+    }
+
+    /// The base of a queue that was never used.
+    fn first_base(&self) -> u32 {
+        if self.features & RING_PACKED != 0 {
+            0x8000_8000
+        } else {
+            0
+        }
+    }
+
+    fn share_memory(&mut self) -> Result<(), GuestError> {
+        let ram = self.ram.clone();
+        let slots = self.config.memory_slots;
+        let front = self.front()?;
+        if slots && front.protocol & protocol::CONFIGURE_MEM_SLOTS != 0 {
+            for region in ram.regions() {
+                front.add_mem_reg(region)?;
+            }
+            return Ok(());
+        }
+        Ok(front.set_mem_table(&ram)?)
+    }
+
+    /// Starts and enables all queues at these bases, two for each pair.
+    fn start(&mut self, bases: &[u32]) -> Result<(), GuestError> {
+        let front = self.front.as_mut().ok_or(GuestError::Disconnected)?;
+        for (first, pair) in (0..).step_by(2).zip(&self.pairs) {
+            let (rx, tx) = (first, first + 1);
+            front.start_vring(
+                rx,
+                (&self.ram, &pair.nic.rx),
+                bases[rx as usize],
+                pair.rx_fds(),
+            )?;
+            front.start_vring(
+                tx,
+                (&self.ram, &pair.nic.tx),
+                bases[tx as usize],
+                pair.tx_fds(),
+            )?;
+        }
+        for index in 0..self.pairs.len() as u32 * 2 {
+            front.set_vring_enable(index, true)?;
+        }
+        self.pairs.iter_mut().for_each(GuestPair::begin);
+        Ok(())
+    }
+
+    /// Stops all queues in good order and returns their bases, two for each pair.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn stop(&mut self) -> Result<Vec<u32>, GuestError> {
+        let count = self.pairs.len() as u32 * 2;
+        let front = self.front()?;
+        let bases = (0..count)
+            .map(|i| front.get_vring_base(i))
+            .collect::<Result<_, _>>();
+        Ok(bases?)
+    }
+
+    /// Waits until the back end has worked through everything that it was told, the start of the queues
+    /// included: messages are handled in order, so an answer proves it.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn wait_link(&mut self) -> Result<(), GuestError> {
+        self.front()?.get_features()?;
+        Ok(())
+    }
+
+    /// Sends a frame on the first pair as it is, without offloads; waits for room.
+    ///
+    /// # Errors
+    /// [`GuestError::Timeout`] when the queue stays full.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), GuestError> {
+        self.pairs[0].send(frame, &NetHeader::default())
+    }
+
+    /// Sends a frame with an offload header on pair `pair`; waits for room.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::send`].
+    pub fn send_on(
+        &mut self,
+        pair: usize,
+        frame: &[u8],
+        header: &NetHeader,
+    ) -> Result<(), GuestError> {
+        self.pairs[pair].send(frame, header)
+    }
+
+    /// The next packet from any pair; none after `timeout`.
+    ///
+    /// # Errors
+    /// When the device broke a rule.
+    pub fn recv(&mut self, timeout: Duration) -> Result<Option<Received>, GuestError> {
+        let end = Instant::now() + timeout;
+        loop {
+            if let Some(got) = self.try_recv()? {
+                return Ok(Some(got));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.await_call(left);
+        }
+    }
+
+    fn try_recv(&mut self) -> Result<Option<Received>, GuestError> {
+        for pair in &mut self.pairs {
+            if let Some(got) = pair.try_recv()? {
+                return Ok(Some(got));
+            }
+        }
+        Ok(None)
+    }
+
+    fn await_call(&mut self, timeout: Duration) {
+        if self.config.busy {
+            return std::thread::yield_now();
+        }
+        // Every pair must be asked, so no short circuit.
+        let ready = self
+            .pairs
+            .iter_mut()
+            .filter_map(|p| p.arm_rx().then_some(()))
+            .count()
+            > 0;
+        let events: Vec<_> = self.pairs.iter().map(|p| &p.rx_call).collect();
+        if !ready && wait_any(&events, timeout) {
+            self.pairs.iter_mut().for_each(GuestPair::take_calls);
+        }
+    }
+
+    /// Everything that is there now, from all pairs.
+    ///
+    /// # Errors
+    /// When the device broke a rule.
+    pub fn recv_all(&mut self) -> Result<Vec<Received>, GuestError> {
+        std::iter::from_fn(|| self.try_recv().transpose()).collect()
+    }
+
+    /// Exactly `count` packets.
+    ///
+    /// # Errors
+    /// [`GuestError::Timeout`] when fewer came in `timeout`, counted for all of them.
+    pub fn recv_count(
+        &mut self,
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Vec<Received>, GuestError> {
+        let end = Instant::now() + timeout;
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count {
+            let left = end.saturating_duration_since(Instant::now());
+            all.push(self.recv(left)?.ok_or(GuestError::Timeout("packets"))?);
+        }
+        Ok(all)
+    }
+
+    /// What the guest did since it came up, summed over the pairs.
+    #[must_use]
+    pub fn stats(&self) -> PairStats {
+        self.pairs
+            .iter()
+            .map(|p| p.stats)
+            .fold(PairStats::default(), PairStats::plus)
+    }
+
+    /// Reboots: stops all queues, takes all buffers back and starts from scratch on the same session.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn reset(&mut self) -> Result<(), GuestError> {
+        self.stop()?;
+        self.pairs.iter_mut().for_each(|p| p.nic.reset());
+        let bases = vec![self.first_base(); self.pairs.len() * 2];
+        self.start(&bases)
+    }
+
+    /// Stops all queues in good order and closes the session; buffers stay where they are.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn disconnect(&mut self) -> Result<(), GuestError> {
+        self.bases = Some(self.stop()?);
+        self.front = None;
+        Ok(())
+    }
+
+    /// Closes the session without a word, as a VMM does that was killed.
+    pub fn crash(&mut self) {
+        self.front = None;
+        self.bases = None;
+    }
+
+    /// Comes back over a new connection with rings and buffers as they are. After a disconnect in good
+    /// order queues go on where they stopped; otherwise everything unfinished is offered again.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::connect`].
+    pub fn reconnect(&mut self, path: &Path) -> Result<(), GuestError> {
+        self.reconnect_over(FrontEnd::connect(path, self.config.timeout)?)
+    }
+
+    /// As [`FakeGuest::reconnect`], over any connection.
+    ///
+    /// # Errors
+    /// As [`FakeGuest::connect`], and when the back end offers less than before.
+    pub fn reconnect_over(&mut self, mut front: FrontEnd) -> Result<(), GuestError> {
+        let config = GuestConfig {
+            features: self.features,
+            required: self.features,
+            ..self.config.clone()
+        };
+        negotiate(&mut front, &config)?;
+        self.front = Some(front);
+        self.share_memory()?;
+        let bases = self.bases.take().unwrap_or_else(|| self.resume_bases());
+        self.start(&bases)
+    }
+
+    fn resume_bases(&self) -> Vec<u32> {
+        self.pairs
+            .iter()
+            .flat_map(|p| [p.nic.rx.resume_base(), p.nic.tx.resume_base()])
+            .collect()
+    }
+
+    /// Plugs a memory region in; buffers allocated from now on may lie there.
+    ///
+    /// # Errors
+    /// When the session fails or memory cannot be had.
+    pub fn plug(&mut self, spec: RegionSpec) -> Result<(), GuestError> {
+        self.ram = self.ram.plugged(spec)?;
+        let ram = self.ram.clone();
+        let slots = self.config.memory_slots;
+        let front = self.front()?;
+        if slots && front.protocol & protocol::CONFIGURE_MEM_SLOTS != 0 {
+            front.add_mem_reg(ram.regions().last().expect("a region was just added"))?;
+        } else {
+            front.set_mem_table(&ram)?;
+        }
+        self.pairs.iter_mut().for_each(|p| p.nic.set_ram(&ram));
+        Ok(())
+    }
+
+    /// Starts dirty logging as QEMU does at the start of a migration: log file, LOG_ALL, and addresses with
+    /// a log address for the used rings.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn start_log(&mut self) -> Result<DirtyFile, GuestError> {
+        let end = self
+            .ram
+            .regions()
+            .iter()
+            .map(|r| r.spec().gpa + r.spec().size)
+            .max()
+            .unwrap_or(0);
+        let log = DirtyFile::new(end, 0)?;
+        let features = self.features | LOG_ALL;
+        let front = self.front.as_mut().ok_or(GuestError::Disconnected)?;
+        front.set_log_base(&log)?;
+        front.set_features(features)?;
+        for (first, pair) in (0..).step_by(2).zip(&self.pairs) {
+            for (index, queue) in [(first, &pair.nic.rx), (first + 1, &pair.nic.tx)] {
+                let addr = VringAddr::of(&self.ram, queue);
+                front.set_vring_addr(
+                    index,
+                    &VringAddr {
+                        log: Some(queue.addrs().device),
+                        ..addr
+                    },
+                )?;
+            }
+        }
+        Ok(log)
+    }
+
+    /// Gives the parts away, so that pairs can run in threads of their own; the session ends when the
+    /// front end is dropped.
+    #[must_use]
+    pub fn into_parts(self) -> (Option<FrontEnd>, Vec<GuestPair>) {
+        (self.front, self.pairs)
+    }
+}
+
+/// Agrees on features; those that need CSUM go when it is not offered (virtio 1.3 section 5.1.3.1).
+fn negotiate(front: &mut FrontEnd, config: &GuestConfig) -> Result<u64, GuestError> {
+    let offered = front.get_features()?;
+    let missing = config.required & !offered;
+    if missing != 0 {
+        return Err(GuestError::Missing(missing));
+    }
+    let mut wanted = config.features;
+    if offered & wanted & CSUM == 0 {
+        wanted &= !HOST_OFFLOADS;
+    }
+    if offered & wanted & GUEST_CSUM == 0 {
+        wanted &= !GUEST_OFFLOADS;
+    }
+    Ok(front.negotiate(wanted, config.protocol)?)
+}

@@ -1,0 +1,156 @@
+//! What a guest asks for.
+
+use std::time::Duration;
+
+use crate::driver::Shape;
+use crate::features::{
+    ALL_OFFLOADS, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, MRG_RXBUF, PROTOCOL_FEATURES,
+    RING_PACKED, VERSION_1, protocol,
+};
+use crate::guest_ram::{GuestRam, RegionSpec};
+use crate::net::{Cuts, NetOptions, RxBuffers};
+
+/// What a guest asks for.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    /// Wanted features; what the back end does not offer is left out.
+    pub features: u64,
+    /// Features without which `connect` fails.
+    pub required: u64,
+    /// Wanted protocol features.
+    pub protocol: u64,
+    /// Entries of each queue.
+    pub queue_size: u16,
+    /// Queue pairs; more than one needs MQ.
+    pub pairs: u16,
+    /// The guest's address, which is up to the frames that the test sends.
+    pub mac: [u8; 6],
+    /// Receive buffers; by default those that fit the features.
+    pub rx_buffers: Option<RxBuffers>,
+    /// How receive buffers are cut.
+    pub rx_cuts: Cuts,
+    /// How transmitted packets are cut.
+    pub tx_cuts: Cuts,
+    /// How pieces become descriptors.
+    pub shape: Shape,
+    /// Guest memory; by default two regions with room for all buffers.
+    pub regions: Option<Vec<RegionSpec>>,
+    /// Share memory region by region (ADD_MEM_REG) when the back end can.
+    pub memory_slots: bool,
+    /// For load: poll instead of waiting for calls, which the back end is told not to make. Kicks are given
+    /// only when the device asks for them, as always.
+    pub busy: bool,
+    /// How long to wait for the back end, for each answer and for room in a full queue.
+    pub timeout: Duration,
+}
+
+impl Default for GuestConfig {
+    fn default() -> Self {
+        Self {
+            features: VERSION_1
+                | PROTOCOL_FEATURES
+                | MRG_RXBUF
+                | MQ
+                | INDIRECT_DESC
+                | EVENT_IDX
+                | ALL_OFFLOADS,
+            required: VERSION_1 | PROTOCOL_FEATURES,
+            protocol: protocol::MQ
+                | protocol::REPLY_ACK
+                | protocol::LOG_SHMFD
+                | protocol::RARP
+                | protocol::MTU
+                | protocol::INFLIGHT_SHMFD
+                | protocol::CONFIGURE_MEM_SLOTS,
+            queue_size: 256,
+            pairs: 1,
+            mac: crate::packets::mac(1),
+            rx_buffers: None,
+            rx_cuts: Cuts::Together,
+            tx_cuts: Cuts::Together,
+            shape: Shape::Direct,
+            regions: None,
+            memory_slots: false,
+            busy: false,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl GuestConfig {
+    /// With packed rings, which the back end must then offer.
+    #[must_use]
+    pub fn packed(self) -> Self {
+        self.with(RING_PACKED).requiring(RING_PACKED)
+    }
+
+    /// With in-order use, which the back end must then offer.
+    #[must_use]
+    pub fn in_order(self) -> Self {
+        self.with(IN_ORDER).requiring(IN_ORDER)
+    }
+
+    /// With more wanted features.
+    #[must_use]
+    pub fn with(self, features: u64) -> Self {
+        Self {
+            features: self.features | features,
+            ..self
+        }
+    }
+
+    /// Without these features.
+    #[must_use]
+    pub fn without(self, features: u64) -> Self {
+        Self {
+            features: self.features & !features,
+            required: self.required & !features,
+            ..self
+        }
+    }
+
+    /// With more required features.
+    #[must_use]
+    pub fn requiring(self, features: u64) -> Self {
+        Self {
+            required: self.required | features,
+            ..self
+        }
+    }
+
+    /// With this many queue pairs.
+    #[must_use]
+    pub fn pairs(self, pairs: u16) -> Self {
+        Self { pairs, ..self }
+    }
+
+    /// With the address of test guest `n`.
+    #[must_use]
+    pub fn guest(self, n: u8) -> Self {
+        Self {
+            mac: crate::packets::mac(n),
+            ..self
+        }
+    }
+
+    pub(super) fn net(&self, features: u64) -> NetOptions {
+        let mut net = NetOptions::new(features, self.queue_size);
+        net.rx_buffers = self.rx_buffers.unwrap_or(net.rx_buffers);
+        net.rx_cuts = self.rx_cuts.clone();
+        net.tx_cuts = self.tx_cuts.clone();
+        net.shape = self.shape;
+        net
+    }
+
+    pub(super) fn ram(&self) -> std::io::Result<GuestRam> {
+        const MIB: u64 = 1 << 20;
+        let buffers = u64::from(self.queue_size) * u64::from(self.pairs) * (512 << 10);
+        let default = || {
+            vec![
+                RegionSpec::at(0, 16 * MIB),
+                RegionSpec::at(4096 * MIB, 64 * MIB + buffers),
+            ]
+        };
+        GuestRam::memfd(&self.regions.clone().unwrap_or_else(default))
+    }
+}

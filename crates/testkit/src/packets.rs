@@ -1,0 +1,362 @@
+//! Frames for tests, and an independent look at frames that come back.
+//!
+//! Checksums and segmentation here are written from the RFCs alone, byte by byte, so that they can judge
+//! the fast code under test.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::net::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, NetHeader};
+
+mod numbered;
+mod verify;
+
+pub use numbered::{
+    NUMBERED_MIN, Numbered, SequenceChecker, numbered_fill, numbered_payload, numbered_read,
+};
+pub use verify::{
+    FrameFault, Parsed, on_the_wire, parse, payload_of, verify_checksums, verify_partial,
+};
+
+/// IP protocol number of TCP.
+pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+
+const ETH_IPV4: u16 = 0x0800;
+const ETH_IPV6: u16 = 0x86dd;
+const ETH_ARP: u16 = 0x0806;
+const ETH_RARP: u16 = 0x8035;
+const ETH_VLAN: u16 = 0x8100;
+
+/// The broadcast address.
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// The address that test guest `n` has by convention.
+#[must_use]
+pub fn mac(n: u8) -> [u8; 6] {
+    [0x02, 0x1a, 0x57, 0, 0, n]
+}
+
+/// Who talks to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Source address of the Ethernet header.
+    pub src_mac: [u8; 6],
+    /// Destination address of the Ethernet header.
+    pub dst_mac: [u8; 6],
+    /// Source IP address.
+    pub src: IpAddr,
+    /// Destination IP address, of the same family.
+    pub dst: IpAddr,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Tag control information of an 802.1Q tag.
+    pub vlan: Option<u16>,
+}
+
+impl Flow {
+    /// From test guest `a` to test guest `b` over IPv4.
+    #[must_use]
+    pub fn v4(a: u8, b: u8) -> Self {
+        let ip = |n| IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
+        Self {
+            src_mac: mac(a),
+            dst_mac: mac(b),
+            src: ip(a),
+            dst: ip(b),
+            src_port: 1000 + u16::from(a),
+            dst_port: 2000 + u16::from(b),
+            vlan: None,
+        }
+    }
+
+    /// From test guest `a` to test guest `b` over IPv6.
+    #[must_use]
+    pub fn v6(a: u8, b: u8) -> Self {
+        let ip = |n: u8| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)));
+        Self {
+            src: ip(a),
+            dst: ip(b),
+            ..Self::v4(a, b)
+        }
+    }
+
+    /// The same flow in an 802.1Q tag.
+    #[must_use]
+    pub fn tagged(self, tci: u16) -> Self {
+        Self {
+            vlan: Some(tci),
+            ..self
+        }
+    }
+
+    /// The same flow between other ports.
+    #[must_use]
+    pub fn ports(self, src_port: u16, dst_port: u16) -> Self {
+        Self {
+            src_port,
+            dst_port,
+            ..self
+        }
+    }
+
+    /// The way back.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            src_mac: self.dst_mac,
+            dst_mac: self.src_mac,
+            src: self.dst,
+            dst: self.src,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            vlan: self.vlan,
+        }
+    }
+}
+
+/// A UDP datagram with valid checksums.
+#[must_use]
+pub fn udp(flow: &Flow, payload: &[u8]) -> Vec<u8> {
+    completed(udp_partial(flow, payload).0, 6)
+}
+
+/// A TCP segment (ACK, PSH) with valid checksums.
+#[must_use]
+pub fn tcp(flow: &Flow, seq: u32, payload: &[u8]) -> Vec<u8> {
+    completed(tcp_partial(flow, seq, payload).0, 16)
+}
+
+/// A UDP datagram whose checksum the device is to complete.
+#[must_use]
+pub fn udp_partial(flow: &Flow, payload: &[u8]) -> (Vec<u8>, NetHeader) {
+    let mut l4 = Vec::with_capacity(8 + payload.len());
+    l4.extend(flow.src_port.to_be_bytes());
+    l4.extend(flow.dst_port.to_be_bytes());
+    l4.extend((8 + payload.len() as u16).to_be_bytes());
+    l4.extend([0; 2]);
+    l4.extend(payload);
+    partial(flow, UDP, l4, 8)
+}
+
+/// A TCP segment (ACK, PSH) whose checksum the device is to complete.
+#[must_use]
+pub fn tcp_partial(flow: &Flow, seq: u32, payload: &[u8]) -> (Vec<u8>, NetHeader) {
+    let mut l4 = Vec::with_capacity(20 + payload.len());
+    l4.extend(flow.src_port.to_be_bytes());
+    l4.extend(flow.dst_port.to_be_bytes());
+    l4.extend(seq.to_be_bytes());
+    l4.extend(1u32.to_be_bytes());
+    l4.extend([5 << 4, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
+    l4.extend(payload);
+    partial(flow, TCP, l4, 20)
+}
+
+/// A TCP super-frame that the device is to cut into segments of at most `mss` payload bytes.
+///
+/// # Panics
+/// When the payload does not fit one IP packet.
+#[must_use]
+pub fn tcp_super(flow: &Flow, seq: u32, payload: &[u8], mss: u16) -> (Vec<u8>, NetHeader) {
+    let (frame, header) = tcp_partial(flow, seq, payload);
+    let gso_type = if flow.src.is_ipv4() {
+        GSO_TCPV4
+    } else {
+        GSO_TCPV6
+    };
+    (
+        frame,
+        NetHeader {
+            gso_type,
+            gso_size: mss,
+            ..header
+        },
+    )
+}
+
+/// A UDP super-frame that the device is to cut into datagrams of at most `size` payload bytes.
+///
+/// # Panics
+/// When the payload does not fit one IP packet.
+#[must_use]
+pub fn udp_super(flow: &Flow, payload: &[u8], size: u16) -> (Vec<u8>, NetHeader) {
+    let (frame, header) = udp_partial(flow, payload);
+    (
+        frame,
+        NetHeader {
+            gso_type: GSO_UDP_L4,
+            gso_size: size,
+            ..header
+        },
+    )
+}
+
+/// An ARP request that asks for `target`.
+#[must_use]
+pub fn arp_request(sender_mac: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    arp(
+        ETH_ARP,
+        1,
+        BROADCAST,
+        (sender_mac, sender),
+        ([0; 6], target),
+    )
+}
+
+/// The answer to an ARP request.
+#[must_use]
+pub fn arp_reply(from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
+    arp(ETH_ARP, 2, to.0, from, to)
+}
+
+/// The reverse ARP frame that announces where `mac` is now, as a switch sends it after migration.
+#[must_use]
+pub fn rarp(mac: [u8; 6]) -> Vec<u8> {
+    let nobody = Ipv4Addr::UNSPECIFIED;
+    arp(ETH_RARP, 3, BROADCAST, (mac, nobody), (mac, nobody))
+}
+
+/// An Ethernet frame with any type and payload.
+#[must_use]
+pub fn ethernet(dst: [u8; 6], src: [u8; 6], ether_type: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(14 + payload.len());
+    frame.extend(dst);
+    frame.extend(src);
+    frame.extend(ether_type.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The frame with an 802.1Q tag put behind its addresses.
+///
+/// # Panics
+/// When the frame is shorter than two addresses.
+#[must_use]
+pub fn vlan_tagged(frame: &[u8], tci: u16) -> Vec<u8> {
+    let mut tagged = frame[..12].to_vec();
+    tagged.extend(ETH_VLAN.to_be_bytes());
+    tagged.extend(tci.to_be_bytes());
+    tagged.extend(&frame[12..]);
+    tagged
+}
+
+/// The frame without its 802.1Q tag, and the tag's control information, if it has one.
+#[must_use]
+pub fn vlan_stripped(frame: &[u8]) -> (Vec<u8>, Option<u16>) {
+    if frame.len() < 18 || frame[12..14] != ETH_VLAN.to_be_bytes() {
+        return (frame.to_vec(), None);
+    }
+    let tci = u16::from_be_bytes([frame[14], frame[15]]);
+    ([&frame[..12], &frame[16..]].concat(), Some(tci))
+}
+
+fn arp(
+    ether_type: u16,
+    operation: u8,
+    dst: [u8; 6],
+    sender: ([u8; 6], Ipv4Addr),
+    target: ([u8; 6], Ipv4Addr),
+) -> Vec<u8> {
+    let mut body = vec![0, 1, 8, 0, 6, 4, 0, operation];
+    for (mac, ip) in [sender, target] {
+        body.extend(mac);
+        body.extend(ip.octets());
+    }
+    ethernet(dst, sender.0, ether_type, &body)
+}
+
+/// Puts Ethernet and IP in front of a transport segment, with the pseudo-header sum in its checksum
+/// field, and says so in the header.
+fn partial(flow: &Flow, protocol: u8, mut l4: Vec<u8>, l4_header: u16) -> (Vec<u8>, NetHeader) {
+    let csum_offset: u16 = if protocol == TCP { 16 } else { 6 };
+    let pseudo = fold(pseudo_sum(flow.src, flow.dst, protocol, l4.len()));
+    let at = usize::from(csum_offset);
+    l4[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
+    let (ether_type, ip) = ip_header(flow, protocol, l4.len());
+    let mut frame = ethernet(flow.dst_mac, flow.src_mac, ether_type, &ip);
+    if let Some(tci) = flow.vlan {
+        frame = vlan_tagged(&frame, tci);
+    }
+    let csum_start = frame.len() as u16;
+    frame.extend(l4);
+    let header = NetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_NONE,
+        hdr_len: csum_start + l4_header,
+        csum_start,
+        csum_offset,
+        ..NetHeader::default()
+    };
+    (frame, header)
+}
+
+fn ip_header(flow: &Flow, protocol: u8, l4_len: usize) -> (u16, Vec<u8>) {
+    let fits = |n: usize| {
+        u16::try_from(n)
+            .expect("a payload that fits one IP packet")
+            .to_be_bytes()
+    };
+    match (flow.src, flow.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let mut ip = vec![0x45, 0];
+            ip.extend(fits(20 + l4_len));
+            ip.extend([0x12, 0x34, 0x40, 0, 64, protocol, 0, 0]);
+            ip.extend(src.octets());
+            ip.extend(dst.octets());
+            let sum = !fold(sum_bytes(&ip));
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            (ETH_IPV4, ip)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let mut ip = vec![0x60, 0, 0, 0];
+            ip.extend(fits(l4_len));
+            ip.extend([protocol, 64]);
+            ip.extend(src.octets());
+            ip.extend(dst.octets());
+            (ETH_IPV6, ip)
+        }
+        _ => panic!("a flow between two address families"),
+    }
+}
+
+/// Completes the checksum of a frame made by `partial`.
+fn completed(mut frame: Vec<u8>, csum_offset: usize) -> Vec<u8> {
+    let start = parse(&frame).expect("a frame made here").l4;
+    complete(&mut frame, start, csum_offset);
+    frame
+}
+
+/// Sums from `start` to the end, the seed in the field included, and stores the complement.
+fn complete(frame: &mut [u8], start: usize, offset: usize) {
+    let sum = !fold(sum_bytes(&frame[start..]));
+    let stored = if sum == 0 { 0xffff } else { sum };
+    frame[start + offset..start + offset + 2].copy_from_slice(&stored.to_be_bytes());
+}
+
+/// RFC 1071, the slow way.
+fn sum_bytes(bytes: &[u8]) -> u64 {
+    bytes
+        .chunks(2)
+        .map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)))
+        .sum()
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn pseudo_sum(src: IpAddr, dst: IpAddr, protocol: u8, l4_len: usize) -> u64 {
+    let bytes = |ip| match ip {
+        IpAddr::V4(ip) => sum_bytes(&ip.octets()),
+        IpAddr::V6(ip) => sum_bytes(&ip.octets()),
+    };
+    bytes(src) + bytes(dst) + u64::from(protocol) + l4_len as u64
+}
+
+#[cfg(test)]
+mod tests;
