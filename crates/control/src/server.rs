@@ -18,9 +18,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use api::v1::{
     FdbDocument, FdbFilter, PortPatch, PortSpec, PortStatus, PortsDocument, Problem, ProblemKind,
@@ -37,11 +38,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
+use tokio::sync::oneshot;
 
 use crate::command::EngineHandle;
 
 /// The most bytes that the body of a request may have.
 const BODY_MAX: usize = 64 * 1024;
+
+/// How long the end waits for requests that are under way.
+pub const GRACE: Duration = Duration::from_secs(1);
 
 /// Makes an already bound and listening socket fit for [`serve`]. Call it inside the runtime.
 ///
@@ -53,7 +58,8 @@ pub fn listener(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Serves the API until `shutdown` is over; requests that are under way are answered first.
+/// Serves the API until `shutdown` is over. Requests that are under way are answered first, but a client
+/// that stalls does not hold the end up for more than [`GRACE`].
 ///
 /// # Errors
 /// When the socket itself fails.
@@ -62,8 +68,23 @@ pub async fn serve(
     engine: EngineHandle,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let server = axum::serve(listener, router(engine));
-    server.with_graceful_shutdown(shutdown).await
+    let (tell, told) = oneshot::channel();
+    let shutdown = async move {
+        shutdown.await;
+        // Nobody hears it when the server has ended by itself.
+        let _ = tell.send(());
+    };
+    let server = axum::serve(listener, router(engine)).with_graceful_shutdown(shutdown);
+    let patience = async move {
+        match told.await {
+            Ok(()) => tokio::time::sleep(GRACE).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        done = server.into_future() => done,
+        () = patience => Ok(()),
+    }
 }
 
 /// The table of this module's documentation.

@@ -389,3 +389,17 @@ async fn the_server_ends_when_told() {
     site.stop.send(()).unwrap();
     site.server.await.unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_stalled_client_does_not_hold_up_the_end() {
+    let site = Site::start();
+    let socket = site.dir.path().join("api.sock");
+    let mut stalled = UnixStream::connect(socket).await.unwrap();
+    let head = b"POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n";
+    stalled.write_all(head).await.unwrap();
+    // An answer to another client: the server has seen the stalled one by then.
+    site.ask("GET", "/v1/status", "").await;
+    site.stop.send(()).unwrap();
+    let end = tokio::time::timeout(GRACE * 10, site.server).await;
+    end.unwrap().unwrap().unwrap();
+}
