@@ -287,6 +287,15 @@ fn a_configuration_is_checked_without_starting_anything() {
 }
 
 #[test]
+fn the_example_of_the_man_page_is_right() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/example.toml");
+    let mut command = lasthop();
+    command.args(["run", "--check", "--config", example]);
+    let fine = format!("{example}: ok, 3 segments, 2 ports\n");
+    command.assert().success().stdout(fine);
+}
+
+#[test]
 fn help_and_version() {
     let version = format!("lasthop {}\n", env!("CARGO_PKG_VERSION"));
     lasthop()
@@ -322,7 +331,14 @@ fn completions_of_every_shell() {
 fn man_pages() {
     let done = lasthop().arg("man").assert().success();
     let text = String::from_utf8_lossy(&done.get_output().stdout).into_owned();
-    assert!(text.contains(".TH lasthop 1"), "{text}");
+    for part in [
+        ".TH lasthop 1",
+        ".SH CONFIGURATION",
+        "vhost\\-user",
+        "LASTHOP_RUNTIME_DIR",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("share/man1");

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 /// The last-hop switch of a virtual machine host.
 #[derive(Debug, Parser)]
-#[command(name = "lasthop", version, after_help = EXIT_STATUS)]
+#[command(name = "lasthop", version)]
 pub(super) struct Cli {
     /// Directory of the sockets, one for each running Lasthop
     #[arg(
@@ -25,8 +25,6 @@ pub(super) struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,
 }
-
-const EXIT_STATUS: &str = "Exit status: 0 done, 1 it failed, 2 what was asked for is wrong.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -97,6 +95,7 @@ pub(super) enum Port {
     /// Add a port
     Add(Add),
     /// Change a port
+    #[command(override_usage = "lasthop port set <NAME> <CHANGES>...")]
     Set(Set),
     /// Remove a port; its guest loses the connection
     Remove {

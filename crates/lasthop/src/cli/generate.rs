@@ -10,6 +10,31 @@ use clap_mangen::Man;
 use super::args::Cli;
 use super::{Done, Failure, emit};
 
+/// The configuration in the man page. A test reads it, so it is right.
+const EXAMPLE: &str = include_str!("example.toml");
+
+/// What the arguments do not say, in roff (`groff_man(7)`).
+const MORE: &str = r#".SH CONFIGURATION
+\fBlasthop run\fR reads one TOML file. An error names its file, line and key, and nothing is started.
+.PP
+.EX
+@EXAMPLE@.EE
+.SH FILES
+.TP
+\fIDIR\fR/api.sock
+The API: HTTP and JSON. Who may write to this socket may do everything.
+.SH EXIT STATUS
+.TP
+0
+Done.
+.TP
+1
+It failed.
+.TP
+2
+What was asked for is wrong: usage, configuration, or a request that is invalid or taken.
+"#;
+
 /// Prints the completions of a shell.
 pub(super) fn completions(shell: Shell) -> Done {
     let mut script = Vec::new();
@@ -19,13 +44,22 @@ pub(super) fn completions(shell: Shell) -> Done {
 
 /// Prints the man page, or writes one for each command into a directory.
 pub(super) fn man(out: Option<&Path>) -> Done {
+    let page = main_page().map_err(|error| Failure::Failed(error.to_string()))?;
     let Some(dir) = out else {
-        let mut page = Vec::new();
-        let rendered = Man::new(Cli::command()).render(&mut page);
-        rendered.map_err(|error| Failure::Failed(error.to_string()))?;
-        return emit(&String::from_utf8_lossy(&page));
+        return emit(&page);
     };
-    let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", dir.display()));
-    std::fs::create_dir_all(dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), dir).map_err(failed)
+    let written = std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+        .and_then(|()| std::fs::write(dir.join("lasthop.1"), page));
+    written.map_err(|error| Failure::Failed(format!("{}: {error}", dir.display())))
+}
+
+/// The page `lasthop(1)`.
+fn main_page() -> io::Result<String> {
+    let mut page = Vec::new();
+    Man::new(Cli::command()).render(&mut page)?;
+    let page = String::from_utf8_lossy(&page);
+    // A bare hyphen in roff is a typographic one, which nobody can paste into a file.
+    let example = EXAMPLE.replace('\\', "\\e").replace('-', "\\-");
+    Ok(format!("{page}{}", MORE.replace("@EXAMPLE@", &example)))
 }
