@@ -1,11 +1,14 @@
 //! Frames for tests, and an independent look at frames that come back.
 //!
-//! Checksums and segmentation here are written from the RFCs alone, byte by byte, so that they can judge
-//! the fast code under test.
+//! Frames are built with `wire`; checksum verification and segmentation here are written from the RFCs
+//! alone, byte by byte, so that they can judge the fast code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::net::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, NetHeader};
+use wire::build::{PacketBuilder, TcpFields};
+use wire::{MacAddr, VlanTci};
+
+use crate::net::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, NetHeader};
 
 mod numbered;
 mod verify;
@@ -24,8 +27,6 @@ pub const UDP: u8 = 17;
 
 const ETH_IPV4: u16 = 0x0800;
 const ETH_IPV6: u16 = 0x86dd;
-const ETH_ARP: u16 = 0x0806;
-const ETH_RARP: u16 = 0x8035;
 const ETH_VLAN: u16 = 0x8100;
 
 /// The broadcast address.
@@ -120,38 +121,45 @@ impl Flow {
 /// A UDP datagram with valid checksums.
 #[must_use]
 pub fn udp(flow: &Flow, payload: &[u8]) -> Vec<u8> {
-    completed(udp_partial(flow, payload).0, 6)
+    datagram(flow, payload).build()
 }
 
 /// A TCP segment (ACK, PSH) with valid checksums.
 #[must_use]
 pub fn tcp(flow: &Flow, seq: u32, payload: &[u8]) -> Vec<u8> {
-    completed(tcp_partial(flow, seq, payload).0, 16)
+    segment(flow, seq, payload).build()
 }
 
 /// A UDP datagram whose checksum the device is to complete.
 #[must_use]
 pub fn udp_partial(flow: &Flow, payload: &[u8]) -> (Vec<u8>, NetHeader) {
-    let mut l4 = Vec::with_capacity(8 + payload.len());
-    l4.extend(flow.src_port.to_be_bytes());
-    l4.extend(flow.dst_port.to_be_bytes());
-    l4.extend((8 + payload.len() as u16).to_be_bytes());
-    l4.extend([0; 2]);
-    l4.extend(payload);
-    partial(flow, UDP, l4, 8)
+    partial(&datagram(flow, payload), flow, 8, 6)
 }
 
 /// A TCP segment (ACK, PSH) whose checksum the device is to complete.
 #[must_use]
 pub fn tcp_partial(flow: &Flow, seq: u32, payload: &[u8]) -> (Vec<u8>, NetHeader) {
-    let mut l4 = Vec::with_capacity(20 + payload.len());
-    l4.extend(flow.src_port.to_be_bytes());
-    l4.extend(flow.dst_port.to_be_bytes());
-    l4.extend(seq.to_be_bytes());
-    l4.extend(1u32.to_be_bytes());
-    l4.extend([5 << 4, 0x18, 0xff, 0xff, 0, 0, 0, 0]);
-    l4.extend(payload);
-    partial(flow, TCP, l4, 20)
+    partial(&segment(flow, seq, payload), flow, 20, 16)
+}
+
+fn datagram(flow: &Flow, payload: &[u8]) -> PacketBuilder {
+    network(flow, 8 + payload.len())
+        .udp(flow.src_port, flow.dst_port)
+        .payload(payload)
+}
+
+fn segment(flow: &Flow, seq: u32, payload: &[u8]) -> PacketBuilder {
+    let fields = TcpFields {
+        src_port: flow.src_port,
+        dst_port: flow.dst_port,
+        seq,
+        ack: 1,
+        flags: wire::tcp::ACK | wire::tcp::PSH,
+        options: Vec::new(),
+    };
+    network(flow, 20 + payload.len())
+        .tcp(fields)
+        .payload(payload)
 }
 
 /// A TCP super-frame that the device is to cut into segments of at most `mss` payload bytes.
@@ -196,26 +204,26 @@ pub fn udp_super(flow: &Flow, payload: &[u8], size: u16) -> (Vec<u8>, NetHeader)
 /// An ARP request that asks for `target`.
 #[must_use]
 pub fn arp_request(sender_mac: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
-    arp(
-        ETH_ARP,
-        1,
-        BROADCAST,
-        (sender_mac, sender),
-        ([0; 6], target),
-    )
+    PacketBuilder::new(MacAddr(sender_mac), MacAddr::BROADCAST)
+        .arp_request(sender, target)
+        .build()
 }
 
 /// The answer to an ARP request.
 #[must_use]
 pub fn arp_reply(from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
-    arp(ETH_ARP, 2, to.0, from, to)
+    let target = MacAddr(to.0);
+    PacketBuilder::new(MacAddr(from.0), target)
+        .arp(2, from.1, target, to.1)
+        .build()
 }
 
 /// The reverse ARP frame that announces where `mac` is now, as a switch sends it after migration.
 #[must_use]
 pub fn rarp(mac: [u8; 6]) -> Vec<u8> {
-    let nobody = Ipv4Addr::UNSPECIFIED;
-    arp(ETH_RARP, 3, BROADCAST, (mac, nobody), (mac, nobody))
+    PacketBuilder::new(MacAddr(mac), MacAddr::BROADCAST)
+        .rarp_announce()
+        .build()
 }
 
 /// An Ethernet frame with any type and payload.
@@ -252,80 +260,42 @@ pub fn vlan_stripped(frame: &[u8]) -> (Vec<u8>, Option<u16>) {
     ([&frame[..12], &frame[16..]].concat(), Some(tci))
 }
 
-fn arp(
-    ether_type: u16,
-    operation: u8,
-    dst: [u8; 6],
-    sender: ([u8; 6], Ipv4Addr),
-    target: ([u8; 6], Ipv4Addr),
-) -> Vec<u8> {
-    let mut body = vec![0, 1, 8, 0, 6, 4, 0, operation];
-    for (mac, ip) in [sender, target] {
-        body.extend(mac);
-        body.extend(ip.octets());
+/// Ethernet and IP in front of `l4_len` bytes of transport.
+fn network(flow: &Flow, l4_len: usize) -> PacketBuilder {
+    let builder = PacketBuilder::new(MacAddr(flow.src_mac), MacAddr(flow.dst_mac)).ip_id(0x1234);
+    let builder = match flow.vlan {
+        Some(tci) => builder.vlan(VlanTci::from_bits(tci)),
+        None => builder,
+    };
+    let header = if flow.src.is_ipv4() { 20 } else { 0 };
+    assert!(
+        header + l4_len <= 65535,
+        "a payload that fits one IP packet"
+    );
+    match (flow.src, flow.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => builder.ipv4(src, dst),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => builder.ipv6(src, dst),
+        _ => panic!("a flow between two address families"),
     }
-    ethernet(dst, sender.0, ether_type, &body)
 }
 
-/// Puts Ethernet and IP in front of a transport segment, with the pseudo-header sum in its checksum
-/// field, and says so in the header.
-fn partial(flow: &Flow, protocol: u8, mut l4: Vec<u8>, l4_header: u16) -> (Vec<u8>, NetHeader) {
-    let csum_offset: u16 = if protocol == TCP { 16 } else { 6 };
-    let pseudo = fold(pseudo_sum(flow.src, flow.dst, protocol, l4.len()));
-    let at = usize::from(csum_offset);
-    l4[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
-    let (ether_type, ip) = ip_header(flow, protocol, l4.len());
-    let mut frame = ethernet(flow.dst_mac, flow.src_mac, ether_type, &ip);
-    if let Some(tci) = flow.vlan {
-        frame = vlan_tagged(&frame, tci);
-    }
-    let csum_start = frame.len() as u16;
-    frame.extend(l4);
+/// The frame with the pseudo-header sum in its checksum field, and the header that says so.
+fn partial(
+    builder: &PacketBuilder,
+    flow: &Flow,
+    l4_header: u16,
+    csum_offset: u16,
+) -> (Vec<u8>, NetHeader) {
+    let tag = if flow.vlan.is_some() { 4 } else { 0 };
+    let csum_start = 14 + tag + if flow.src.is_ipv4() { 20 } else { 40 };
     let header = NetHeader {
         flags: NEEDS_CSUM,
-        gso_type: GSO_NONE,
         hdr_len: csum_start + l4_header,
         csum_start,
         csum_offset,
         ..NetHeader::default()
     };
-    (frame, header)
-}
-
-fn ip_header(flow: &Flow, protocol: u8, l4_len: usize) -> (u16, Vec<u8>) {
-    let fits = |n: usize| {
-        u16::try_from(n)
-            .expect("a payload that fits one IP packet")
-            .to_be_bytes()
-    };
-    match (flow.src, flow.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut ip = vec![0x45, 0];
-            ip.extend(fits(20 + l4_len));
-            ip.extend([0x12, 0x34, 0x40, 0, 64, protocol, 0, 0]);
-            ip.extend(src.octets());
-            ip.extend(dst.octets());
-            let sum = !fold(sum_bytes(&ip));
-            ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            (ETH_IPV4, ip)
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let mut ip = vec![0x60, 0, 0, 0];
-            ip.extend(fits(l4_len));
-            ip.extend([protocol, 64]);
-            ip.extend(src.octets());
-            ip.extend(dst.octets());
-            (ETH_IPV6, ip)
-        }
-        _ => panic!("a flow between two address families"),
-    }
-}
-
-/// Completes the checksum of a frame made by `partial`.
-fn completed(mut frame: Vec<u8>, csum_offset: usize) -> Vec<u8> {
-    let start = parse(&frame).expect("a frame made here").l4;
-    complete(&mut frame, start, csum_offset);
-    frame
+    (builder.clone().partial_checksum().build(), header)
 }
 
 /// Sums from `start` to the end, the seed in the field included, and stores the complement.
