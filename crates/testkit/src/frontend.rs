@@ -17,6 +17,9 @@ mod listen;
 mod requests;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use event::{Event, wait_any};
 pub use listen::FrontListener;
 pub use requests::{DirtyFile, Inflight, VringAddr};
