@@ -1,1 +1,23 @@
-//! What Lasthop's processes say to one another: messages with descriptors, upcalls and answers.
+//! What Lasthop's processes say to one another.
+//!
+//! ```text
+//! supervisor <-- supervision --> control      ask for sockets, tell of readiness
+//! supervisor <-- supervision --> switch       hand over links, dial for client ports
+//! control    <--- switching ---> switch       ports, programs, state, flow dumps
+//! control    <=== records ====== switch       upcalls, in a ring of shared memory
+//! control    ==== records =====> switch       answers, likewise
+//! ```
+//!
+//! Messages travel over [`link::Link`], a pair of `SOCK_SEQPACKET` sockets, and may carry descriptors.
+//! [`state::StateFile`] keeps the wanted state over a restart of control. Guest memory and HTTP are not
+//! known here.
+
+pub mod link;
+pub mod records;
+pub mod shared;
+pub mod state;
+pub mod supervision;
+pub mod switching;
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 //! * [`config`] reads the configuration file into a wanted state.
 //! * [`wanted`] checks a wanted state, changes it, and says what differs between two of them.
 //! * [`learning`] is the forwarding database: which station is behind which port.
+//! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
@@ -10,6 +11,7 @@
 
 pub mod command;
 pub mod config;
+pub mod engine;
 pub mod learning;
 pub mod server;
 pub mod wanted;

@@ -1,7 +1,39 @@
 //! The supervisor: what `lasthop run` becomes.
+//!
+//! It reads the configuration, binds every listening socket, makes the files that outlive the other
+//! processes, and starts those. From then on it only waits: for their requests, their deaths, and a signal.
+//!
+//! ```text
+//! control dies   a new one is started at once (later and later if that goes on), with a new link to the
+//!                switch; the switch goes on meanwhile
+//! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
+//! SIGTERM, SIGINT   both are told to stop, sockets are removed, exit status 0
+//! we die         both get SIGTERM from the kernel
+//! ```
 
-use std::path::PathBuf;
+mod child;
+mod sockets;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use channel::link;
+use channel::state::StateFile;
+use channel::supervision::{Ask, ProcessInfo, Tell};
+use control::engine::Saved;
+use control::wanted::API_SOCKET;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FlockOperation, MemfdFlags};
+
+use child::{Child, Kind};
+use sockets::Sockets;
+
+/// How long the others may take to end by themselves.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What `lasthop run` was told.
 pub(crate) struct RunArgs {
@@ -11,13 +43,291 @@ pub(crate) struct RunArgs {
     pub(crate) runtime_dir: PathBuf,
 }
 
-/// Placeholder until the supervisor is here: reads the configuration and ends.
+/// Why it did not run, and the exit status that says so.
+struct Refusal {
+    status: u8,
+    text: String,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        let text = error.to_string();
+        Self { status: 1, text }
+    }
+}
+
+impl From<control::config::ConfigError> for Refusal {
+    fn from(error: control::config::ConfigError) -> Self {
+        let text = error.to_string();
+        Self { status: 2, text }
+    }
+}
+
+/// Runs everything in the foreground until told to end.
 pub(crate) fn run(args: RunArgs) -> ExitCode {
-    match control::config::load(&args.config, &args.runtime_dir) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("lasthop: {error}");
-            ExitCode::from(2)
+    crate::log::start();
+    match supervise(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => {
+            drop(writeln!(io::stderr(), "lasthop: {}", refusal.text));
+            ExitCode::from(refusal.status)
+        }
+    }
+}
+
+fn supervise(args: &RunArgs) -> Result<(), Refusal> {
+    let signals = child::block_signals()?;
+    let wanted = control::config::load(&args.config, &args.runtime_dir)?;
+    let runtime_dir = prepare_dir(&args.runtime_dir)?;
+    let lock = Lock::take(&runtime_dir)?;
+    child::raise_descriptor_limit();
+    let mut sockets = Sockets::new(runtime_dir.clone());
+    let api = sockets.listen(API_SOCKET)?;
+    for (at, port) in wanted.ports.iter().enumerate() {
+        if port.role == api::v1::Role::Server {
+            let bound = sockets.listen(&port.socket);
+            bound.map_err(|error| {
+                let expected = "a path where a socket can be made";
+                control::config::socket_error(&args.config, at, expected, &error.to_string())
+            })?;
+        }
+    }
+    let state = StateFile::create()?;
+    Saved::initial(wanted).store(&state)?;
+    let mut supervisor = Supervisor {
+        runtime_dir,
+        sockets,
+        api,
+        state,
+        counters: make_counters()?,
+        control: Child::start(Kind::Control)?,
+        switch: Child::start(Kind::Switch)?,
+        started: Instant::now(),
+        ready: false,
+    };
+    supervisor.introduce_switch()?;
+    supervisor.introduce_control()?;
+    let done = supervisor.serve(&signals);
+    supervisor.stop();
+    drop(lock);
+    Ok(done?)
+}
+
+/// Makes the runtime directory; its absolute path.
+fn prepare_dir(dir: &Path) -> io::Result<PathBuf> {
+    let blame = |e: io::Error| {
+        let text = format!("the runtime directory {}: {e}", dir.display());
+        io::Error::new(e.kind(), text)
+    };
+    std::fs::create_dir_all(dir).map_err(blame)?;
+    dir.canonicalize().map_err(blame)
+}
+
+/// The lock that keeps a second Lasthop out of the directory.
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(dir: &Path) -> io::Result<Self> {
+        let path = dir.join("lasthop.lock");
+        let file = File::create(&path)?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let text = format!("another Lasthop runs in {}", dir.display());
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn make_counters() -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create("lasthop-counters", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, port::counters::SIZE)?;
+    Ok(fd)
+}
+
+/// See the module.
+struct Supervisor {
+    runtime_dir: PathBuf,
+    sockets: Sockets,
+    api: OwnedFd,
+    state: StateFile,
+    counters: OwnedFd,
+    control: Child,
+    switch: Child,
+    started: Instant,
+    /// Control has said that everything is in place.
+    ready: bool,
+}
+
+impl Supervisor {
+    fn introduce_switch(&mut self) -> io::Result<()> {
+        self.switch
+            .tell(&Tell::StartSwitch, &[self.counters.as_fd()])
+    }
+
+    /// Gives a new control process all it needs, and the switch a link to it.
+    fn introduce_control(&mut self) -> io::Result<()> {
+        let (switch_end, control_end) = link::pair()?;
+        self.switch
+            .tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
+        let start = Tell::StartControl {
+            runtime_dir: self.runtime_dir.display().to_string(),
+        };
+        let fds = [
+            control_end.as_fd(),
+            self.api.as_fd(),
+            self.state.as_fd(),
+            self.counters.as_fd(),
+        ];
+        self.control.tell(&start, &fds)
+    }
+
+    /// Waits and serves until a signal, or until control cannot even start.
+    fn serve(&mut self, signals: &OwnedFd) -> io::Result<()> {
+        loop {
+            let (signal, heard) = self.wait(signals)?;
+            if signal {
+                return Ok(());
+            }
+            for kind in heard {
+                while let Some((ask, _)) = self.child(kind).hear() {
+                    self.answer(kind, ask)?;
+                }
+            }
+            self.restart_dead()?;
+        }
+    }
+
+    /// Whether a signal came, and which children said something.
+    fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Kind>)> {
+        let mut sources: Vec<(Option<Kind>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
+        for child in [&self.control, &self.switch] {
+            sources.extend(child.link().map(|fd| (Some(child.kind()), fd)));
+            sources.extend(child.pidfd().map(|fd| (Some(child.kind()), fd)));
+        }
+        let mut fds: Vec<_> = sources
+            .iter()
+            .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        let due = [&self.control, &self.switch]
+            .into_iter()
+            .filter_map(Child::restart_at)
+            .min();
+        let timeout = due.map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let happened = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let heard = sources.iter().zip(&fds);
+        let heard = heard
+            .filter(|(_, fd)| happened(fd))
+            .filter_map(|((kind, _), _)| *kind);
+        Ok((happened(&fds[0]), heard.collect()))
+    }
+
+    fn child(&mut self, kind: Kind) -> &mut Child {
+        match kind {
+            Kind::Control => &mut self.control,
+            Kind::Switch => &mut self.switch,
+        }
+    }
+
+    fn answer(&mut self, kind: Kind, ask: Ask) -> io::Result<()> {
+        match ask {
+            Ask::Ready => self.say_ready(),
+            Ask::Listen { path } => {
+                let (socket, error) = match self.sockets.listen(&path) {
+                    Ok(socket) => (Some(socket), None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
+                self.reply(kind, &Tell::Listening { path, error }, &fds);
+            }
+            Ask::Unlisten { path } => self.sockets.unlisten(&path),
+            Ask::Dial { port, path } => {
+                let (socket, error) = match self.sockets.dial(&path) {
+                    Ok(socket) => (Some(socket), None),
+                    Err(error) => (None, Some(error.to_string())),
+                };
+                let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
+                self.reply(kind, &Tell::Dialed { port, error }, &fds);
+            }
+            Ask::Processes => {
+                let processes = self.processes();
+                self.reply(kind, &Tell::Processes(processes), &[]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers; a child that is gone needs no answer.
+    fn reply(&mut self, kind: Kind, tell: &Tell, fds: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.child(kind).tell(tell, fds) {
+            tracing::debug!("{kind} does not listen: {error}");
+        }
+    }
+
+    fn say_ready(&mut self) {
+        if !std::mem::replace(&mut self.ready, true) {
+            let mut out = io::stdout().lock();
+            // Nobody has to listen.
+            drop(
+                out.write_all(b"lasthop: ready\n")
+                    .and_then(|()| out.flush()),
+            );
+        }
+    }
+
+    fn processes(&self) -> Vec<ProcessInfo> {
+        let own = ProcessInfo {
+            name: "supervisor".to_owned(),
+            pid: std::process::id(),
+            restarts: 0,
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+        };
+        vec![own, self.control.info(), self.switch.info()]
+    }
+
+    fn restart_dead(&mut self) -> io::Result<()> {
+        let died = [self.control.reap(), self.switch.reap()];
+        if !self.ready
+            && let Some(status) = died.into_iter().flatten().next()
+        {
+            return Err(io::Error::other(format!(
+                "{status} before everything was ready"
+            )));
+        }
+        if self.switch.restart_if_due()? {
+            self.introduce_switch()?;
+            // Control belongs to the switch that is gone; its successor sets the new one up.
+            self.control.kill();
+        }
+        if self.switch.is_alive() && self.control.restart_if_due()? {
+            self.introduce_control()?;
+        }
+        Ok(())
+    }
+
+    /// Ends both and waits for them.
+    fn stop(&mut self) {
+        let deadline = Instant::now() + STOP_PATIENCE;
+        for child in [&mut self.control, &mut self.switch] {
+            child.stop(deadline);
         }
     }
 }

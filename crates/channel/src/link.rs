@@ -1,0 +1,164 @@
+//! A message socket between two of our processes.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of one message at most; a longer one cannot be sent.
+pub const MAX_MESSAGE: usize = 160 * 1024;
+/// Descriptors with one message at most.
+pub const MAX_FDS: usize = 8;
+
+/// One end: sends `Out`, receives `In`.
+#[derive(Debug)]
+pub struct Link<Out, In> {
+    fd: OwnedFd,
+    buffer: Vec<u8>,
+    types: PhantomData<fn(Out) -> In>,
+}
+
+/// What a receive brought.
+#[derive(Debug)]
+pub enum Received<In> {
+    /// A message with its descriptors.
+    Message(In, Vec<OwnedFd>),
+    /// The peer has closed its end.
+    Closed,
+    /// Nothing yet; only on a non-blocking link.
+    Nothing,
+}
+
+/// Two connected ends, close-on-exec, as bare descriptors to hand to processes.
+///
+/// # Errors
+/// The system's refusal.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
+    /// Wraps one end of [`pair`].
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        // Room for a few of the longest messages; the system may grant less, then senders wait.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, 4 * MAX_MESSAGE);
+        Self {
+            fd,
+            buffer: vec![0; MAX_MESSAGE],
+            types: PhantomData,
+        }
+    }
+
+    /// Makes [`Link::recv`] return at once when there is nothing. Sends still wait for room.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.fd, true)?)
+    }
+
+    /// Sends one message; waits up to a second for room.
+    ///
+    /// # Errors
+    /// The peer is gone, does not read, or the message is too long.
+    pub fn send(&self, message: &Out, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = postcard::to_allocvec(message).map_err(io::Error::other)?;
+        if bytes.len() > MAX_MESSAGE {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "message too long",
+            ));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many descriptors",
+            ));
+        }
+        loop {
+            let sent = rustix::net::sendmsg(
+                &self.fd,
+                &[io::IoSlice::new(&bytes)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            );
+            match sent {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait_for_room()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn wait_for_room(&self) -> io::Result<()> {
+        let second = rustix::event::Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        let mut fds = [rustix::event::PollFd::new(
+            &self.fd,
+            rustix::event::PollFlags::OUT,
+        )];
+        if rustix::event::poll(&mut fds, Some(&second))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// Receives one message. Descriptors arrive close-on-exec.
+    ///
+    /// # Errors
+    /// The system's refusal, or a message that is not an `In`.
+    pub fn recv(&mut self) -> io::Result<Received<In>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            match rustix::net::recvmsg(
+                &self.fd,
+                &mut [io::IoSliceMut::new(&mut self.buffer)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                Err(error) => return Err(error.into()),
+                Ok(got) => break got,
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if got.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        let message = postcard::from_bytes(&self.buffer[..got.bytes]).map_err(io::Error::other)?;
+        Ok(Received::Message(message, fds))
+    }
+}
+
+impl<Out, In> AsFd for Link<Out, In> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,79 @@
+//! The records in the rings between the switch and control.
+
+use policy::{Action, SegmentId};
+use serde::{Deserialize, Serialize};
+use wire::flow::{FlowKey, FlowMask};
+
+/// A frame without a flow, as control sees it: no payload, which stays parked in the switch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Upcall {
+    /// Names the parked frames; echoed in the answer.
+    pub id: u64,
+    /// [`FlowKey::words`] of the frame, exact.
+    pub key: [u64; 8],
+    /// Length of the whole frame in bytes.
+    pub frame_len: u32,
+    /// Its first bytes.
+    pub headers: Vec<u8>,
+}
+
+impl Upcall {
+    /// The frame's flow key.
+    #[must_use]
+    pub fn flow_key(&self) -> FlowKey {
+        key_from_words(&self.key)
+    }
+}
+
+/// What control wants with a flow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Cache this decision, replacing one with the same key and mask, and execute it for the parked
+    /// frames.
+    Install {
+        /// The upcall that it answers, if any.
+        upcall: Option<u64>,
+        /// Key, masked.
+        key: [u64; 8],
+        /// The fields that the decision looked at.
+        mask: [u64; 8],
+        /// The decision.
+        action: Action,
+        /// The segment it was made in.
+        segment: Option<SegmentId>,
+    },
+    /// Execute once for the parked frames, cache nothing.
+    Once {
+        /// The upcall that it answers.
+        upcall: u64,
+        /// The decision.
+        action: Action,
+    },
+    /// Forget a flow.
+    Remove {
+        /// Key, masked.
+        key: [u64; 8],
+        /// Its mask.
+        mask: [u64; 8],
+    },
+}
+
+/// A key from its words.
+#[must_use]
+pub fn key_from_words(words: &[u64; 8]) -> FlowKey {
+    FlowKey::from_bytes(&words_to_bytes(words))
+}
+
+/// A mask from its words.
+#[must_use]
+pub fn mask_from_words(words: &[u64; 8]) -> FlowMask {
+    FlowMask::from_bytes(&words_to_bytes(words))
+}
+
+fn words_to_bytes(words: &[u64; 8]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,205 @@
+//! The shared region between the switch and one control process: two rings and two doorbells.
+//!
+//! ```text
+//! 0          upcall ring, switch to control
+//! HALF       answer ring, control to switch
+//! ```
+//!
+//! The switch makes a new region for every control process and seals it against resizing; what a dead
+//! control left in the old one is of no interest, because the switch asks its open questions again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use memory::Mapping;
+use ring::{Consumer, Producer, RingMemory};
+use rustix::event::EventfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const HALF: usize = 1 << 20;
+/// Payload bytes of each ring.
+const CAPACITY: u64 = 512 << 10;
+
+/// The descriptors of a region, as they travel to control.
+#[derive(Debug)]
+pub struct Region {
+    /// The memory file.
+    pub memory: OwnedFd,
+    /// Rung by the switch when control sleeps.
+    pub upcall_bell: OwnedFd,
+    /// Rung by control when the switch sleeps.
+    pub answer_bell: OwnedFd,
+}
+
+fn bell() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(
+        0,
+        EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+    )?)
+}
+
+impl Region {
+    /// A new region.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn create() -> io::Result<Self> {
+        let memory = rustix::fs::memfd_create(
+            "lasthop-upcalls",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        rustix::fs::ftruncate(&memory, 2 * HALF as u64)?;
+        rustix::fs::fcntl_add_seals(
+            &memory,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+        )?;
+        Ok(Self {
+            memory,
+            upcall_bell: bell()?,
+            answer_bell: bell()?,
+        })
+    }
+
+    /// Another set of descriptors for the same region.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            memory: self.memory.try_clone()?,
+            upcall_bell: self.upcall_bell.try_clone()?,
+            answer_bell: self.answer_bell.try_clone()?,
+        })
+    }
+
+    fn halves(&self) -> io::Result<(RingMemory, RingMemory)> {
+        let seals = rustix::fs::fcntl_get_seals(&self.memory)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("the upcall region could shrink under us"));
+        }
+        let mapping =
+            Mapping::shared(&self.memory, 2 * HALF as u64, 0).map_err(io::Error::other)?;
+        let mapping = Arc::new(mapping);
+        let half = |at: usize| {
+            let owner: Arc<Mapping> = Arc::clone(&mapping);
+            // SAFETY: the mapping is 2 * HALF bytes long, page-aligned, alive as long as `owner`, and
+            // sealed against shrinking; only ring ends touch it in this process.
+            unsafe { RingMemory::from_raw(mapping.as_ptr().wrapping_add(at), HALF, owner) }
+                .map_err(io::Error::other)
+        };
+        Ok((half(0)?, half(HALF)?))
+    }
+
+    /// The switch's ends; formats both rings.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn switch_ends(self) -> io::Result<(Sender, Receiver)> {
+        let (upcalls, answers) = self.halves()?;
+        ring::format(&answers, CAPACITY).map_err(io::Error::other)?;
+        Ok((
+            Sender {
+                ring: Producer::create(upcalls, CAPACITY).map_err(io::Error::other)?,
+                bell: self.upcall_bell,
+            },
+            Receiver::new(
+                Consumer::attach(answers).map_err(io::Error::other)?,
+                self.answer_bell,
+            ),
+        ))
+    }
+
+    /// Control's ends of a region that the switch has formatted.
+    ///
+    /// # Errors
+    /// The region is not what it should be.
+    pub fn control_ends(self) -> io::Result<(Sender, Receiver)> {
+        let (upcalls, answers) = self.halves()?;
+        Ok((
+            Sender {
+                ring: Producer::attach(answers).map_err(io::Error::other)?,
+                bell: self.answer_bell,
+            },
+            Receiver::new(
+                Consumer::attach(upcalls).map_err(io::Error::other)?,
+                self.upcall_bell,
+            ),
+        ))
+    }
+}
+
+/// The sending end of a ring, with its doorbell.
+#[derive(Debug)]
+pub struct Sender {
+    ring: Producer,
+    bell: OwnedFd,
+}
+
+impl Sender {
+    /// Appends one record. `false` when the ring is full or broken.
+    pub fn send<T: Serialize>(&mut self, record: &T) -> bool {
+        let Ok(bytes) = postcard::to_allocvec(record) else {
+            return false;
+        };
+        self.ring.push(&bytes).is_ok()
+    }
+
+    /// Wakes the other side when it sleeps; once after a series of [`Sender::send`].
+    pub fn ring_bell(&mut self) {
+        if self.ring.needs_doorbell() {
+            // A full eventfd counter means that it rings already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The receiving end of a ring, with its doorbell.
+#[derive(Debug)]
+pub struct Receiver {
+    ring: Consumer,
+    bell: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Receiver {
+    fn new(ring: Consumer, bell: OwnedFd) -> Self {
+        Self {
+            ring,
+            bell,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next record, or `None` when there is none.
+    ///
+    /// # Errors
+    /// The other side broke the ring or sent something that is not a `T`; the ring is of no use any more.
+    pub fn recv<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        if !self.ring.pop(&mut self.buffer).map_err(io::Error::other)? {
+            return Ok(None);
+        }
+        postcard::from_bytes(&self.buffer)
+            .map(Some)
+            .map_err(io::Error::other)
+    }
+
+    /// Asks for the doorbell before sleeping on it; `false` when a record waits already.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.ring.prepare_sleep()
+    }
+
+    /// After sleeping: no doorbell is needed, and an old ring of it is forgotten.
+    pub fn woke(&mut self) {
+        self.ring.woke();
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

@@ -1,0 +1,82 @@
+//! Between the supervisor and the processes it started.
+//!
+//! The supervisor answers what needs a path in the file system: it binds and removes listening sockets and
+//! dials peers. Paths are relative to the runtime directory unless absolute.
+
+use port::PortId;
+use serde::{Deserialize, Serialize};
+
+/// The environment variable with the number of a child's supervision descriptor.
+pub const LINK_FD: &str = "LASTHOP_LINK_FD";
+
+/// From control or the switch to the supervisor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Control: everything configured is in place.
+    Ready,
+    /// Control: bind and listen; answered with [`Tell::Listening`].
+    Listen {
+        /// The socket's path.
+        path: String,
+    },
+    /// Control: close and remove a listening socket, which is closed everywhere else by then.
+    Unlisten {
+        /// The socket's path.
+        path: String,
+    },
+    /// Switch: connect to a vhost-user front end; answered with [`Tell::Dialed`].
+    Dial {
+        /// For which port.
+        port: PortId,
+        /// The front end's path.
+        path: String,
+    },
+    /// Control: how the processes are; answered with [`Tell::Processes`].
+    Processes,
+}
+
+/// One process, as `lasthop status` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// "supervisor", "control", "switch".
+    pub name: String,
+    /// Its process id.
+    pub pid: u32,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Milliseconds since its last start.
+    pub uptime_ms: u64,
+}
+
+/// From the supervisor to control or the switch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Tell {
+    /// Control's first message. Descriptors: the link to the switch, the API's listening socket, the
+    /// state file, the counters.
+    StartControl {
+        /// The runtime directory, absolute.
+        runtime_dir: String,
+    },
+    /// The switch's first message. Descriptor: the counters.
+    StartSwitch,
+    /// Switch: a new control process. Descriptor: the link to it.
+    ControlLink,
+    /// Control: the answer to [`Ask::Listen`]; with the socket, or a reason.
+    Listening {
+        /// The path asked for.
+        path: String,
+        /// Why there is no socket.
+        error: Option<String>,
+    },
+    /// Switch: the answer to [`Ask::Dial`]; with the connection, or a reason.
+    Dialed {
+        /// For which port.
+        port: PortId,
+        /// Why there is no connection.
+        error: Option<String>,
+    },
+    /// Control: the answer to [`Ask::Processes`].
+    Processes(Vec<ProcessInfo>),
+    /// End now.
+    Stop,
+}

@@ -1,0 +1,178 @@
+//! Between control and the switch: ports, programs, state and flow dumps.
+//!
+//! Every request has a number, and exactly one [`Report::Done`] follows with the same number, after
+//! whatever else answers it. A new control process starts with [`Order::Adopt`].
+
+use policy::{Action, Program, SegmentId};
+use port::PortId;
+use serde::{Deserialize, Serialize};
+
+/// Who connects to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// The switch listens, the VMM dials.
+    Server,
+    /// The switch dials, the VMM listens.
+    Client,
+}
+
+/// What the switch knows of a port's configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortConfig {
+    /// The port's number, handed out by control.
+    pub id: PortId,
+    /// Its name, for logs.
+    pub name: String,
+    /// The vhost-user socket, relative to the runtime directory.
+    pub socket: String,
+    /// Who connects.
+    pub role: Role,
+    /// Queue pairs offered at most.
+    pub queues: u16,
+    /// Offered through `VIRTIO_NET_F_MTU`; also bounds frames to the guest.
+    pub mtu: Option<u16>,
+    /// The guest's address; informational for now.
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A request of control.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Send the state over: answered with [`Report::Adopted`], then all flows.
+    Adopt,
+    /// Replace the forwarding program.
+    Program(Program),
+    /// Create a port. A server port comes with its listening socket.
+    AddPort(PortConfig),
+    /// Change what can change under a running guest: the MTU.
+    SetPort(PortConfig),
+    /// Disconnect the guest, forget the port and every flow from and to it.
+    RemovePort(PortId),
+    /// Report all flows, oldest use first is not promised.
+    DumpFlows,
+    /// Report the state of every port.
+    PortStates,
+}
+
+/// A numbered request.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by control.
+    pub number: u64,
+    /// What to do.
+    pub order: Order,
+}
+
+/// A cached flow.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FlowRecord {
+    /// `wire::flow::FlowKey`, masked.
+    pub key: [u64; 8],
+    /// `wire::flow::FlowMask`.
+    pub mask: [u64; 8],
+    /// The cached decision.
+    pub action: Action,
+    /// The segment that control decided in, for learning after a restart.
+    pub segment: Option<SegmentId>,
+    /// Frames that used it.
+    pub packets: u64,
+    /// Milliseconds since its last use.
+    pub idle_ms: u64,
+}
+
+/// Life of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PortPhase {
+    /// The socket listens.
+    Waiting,
+    /// Nobody listens at the other end yet.
+    Dialing,
+    /// A VMM is there; the guest's driver is not ready.
+    Connected,
+    /// Frames can flow.
+    Up,
+    /// The guest broke a rule; its queue is stopped until the driver is reset.
+    Faulted,
+}
+
+/// One queue of a port.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QueueState {
+    /// vhost-user's index: even to-guest, odd from-guest.
+    pub index: u16,
+    /// Entries.
+    pub size: u16,
+    /// The guest has switched it on.
+    pub enabled: bool,
+    /// Why it was stopped.
+    pub fault: Option<String>,
+}
+
+/// State of a port, for `status`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PortState {
+    /// Which port.
+    pub config: PortConfig,
+    /// Where it is in its life.
+    pub phase: PortPhase,
+    /// Why the last connection ended, or what is wrong now.
+    pub reason: Option<String>,
+    /// Negotiated virtio features.
+    pub features: u64,
+    /// Negotiated vhost-user protocol features.
+    pub protocol_features: u64,
+    /// Guest memory mapped, bytes.
+    pub memory: u64,
+    /// Running queues.
+    pub queues: Vec<QueueState>,
+    /// Connections so far.
+    pub connections: u64,
+}
+
+/// Figures of the switch as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SwitchFigures {
+    /// Cached flows.
+    pub flows: u64,
+    /// Frames that found a flow.
+    pub hits: u64,
+    /// Frames that found none.
+    pub misses: u64,
+    /// Questions sent to control.
+    pub upcalls: u64,
+    /// Frames that wait for an answer now.
+    pub parked: u64,
+}
+
+/// A message of the switch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// The answer to [`Order::Adopt`]. Descriptors: the upcall region, the upcall doorbell, the answer
+    /// doorbell.
+    Adopted {
+        /// Epoch of the running program; 0 if there is none yet.
+        epoch: u64,
+        /// All ports.
+        ports: Vec<PortConfig>,
+    },
+    /// Some flows; more may follow.
+    Flows(Vec<FlowRecord>),
+    /// States of some ports; more may follow.
+    PortStates(Vec<PortState>, SwitchFigures),
+    /// A request is done.
+    Done {
+        /// The request's number.
+        number: u64,
+        /// Why it failed; then nothing has changed.
+        error: Option<String>,
+    },
+    /// A port changed its phase; for the log and for those who wait.
+    Phase {
+        /// Which port.
+        port: PortId,
+        /// Its phase now.
+        phase: PortPhase,
+        /// Why.
+        reason: Option<String>,
+    },
+}

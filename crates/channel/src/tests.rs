@@ -1,0 +1,126 @@
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::link::{Link, Received};
+use crate::records::{Answer, Upcall};
+use crate::state::StateFile;
+use crate::supervision::{Ask, Tell};
+
+fn links() -> (Link<Ask, Tell>, Link<Tell, Ask>) {
+    let (a, b) = link::pair().unwrap();
+    (Link::new(a), Link::new(b))
+}
+
+#[test]
+fn messages_keep_their_borders_and_descriptors() {
+    let (child, mut parent) = links();
+    let listen = Ask::Listen { path: "a".into() };
+    child.send(&Ask::Ready, &[]).unwrap();
+    child.send(&listen, &[std::io::stderr().as_fd()]).unwrap();
+    let Received::Message(first, fds) = parent.recv().unwrap() else {
+        panic!("no message");
+    };
+    assert_eq!((first, fds.len()), (Ask::Ready, 0));
+    let Received::Message(second, fds) = parent.recv().unwrap() else {
+        panic!("no message");
+    };
+    assert_eq!((second, fds.len()), (listen, 1));
+    let flags = rustix::io::fcntl_getfd(&fds[0]).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    drop(child);
+    assert!(matches!(parent.recv().unwrap(), Received::Closed));
+}
+
+#[test]
+fn a_message_that_is_none_is_an_error() {
+    let (a, b) = link::pair().unwrap();
+    let mut parent: Link<Tell, Ask> = Link::new(b);
+    rustix::net::send(&a, &[0xff; 40], rustix::net::SendFlags::empty()).unwrap();
+    assert!(parent.recv().is_err());
+    parent.set_nonblocking().unwrap();
+    assert!(matches!(parent.recv().unwrap(), Received::Nothing));
+}
+
+#[test]
+fn the_state_file_keeps_the_last_whole_document() {
+    let file = StateFile::create().unwrap();
+    assert_eq!(file.load().unwrap(), None);
+    for round in 0..5u8 {
+        let document = vec![round; 1000 * usize::from(round)];
+        file.save(&document).unwrap();
+        let other = StateFile::from_fd(file.as_fd().try_clone_to_owned().unwrap());
+        assert_eq!(other.load().unwrap(), Some(document));
+    }
+    assert!(file.save(&vec![0; 17 << 20]).is_err());
+    assert_eq!(
+        file.load().unwrap().unwrap().len(),
+        4000,
+        "a refusal changes nothing"
+    );
+}
+
+#[test]
+fn records_cross_the_shared_region_both_ways() {
+    let region = shared::Region::create().unwrap();
+    let copy = region.try_clone().unwrap();
+    let (mut upcalls, mut answers) = region.switch_ends().unwrap();
+    let (mut to_switch, mut from_switch) = copy.control_ends().unwrap();
+    let upcall = Upcall {
+        id: 7,
+        key: [1; 8],
+        frame_len: 60,
+        headers: vec![9; 60],
+    };
+    let answer = Answer::Remove {
+        key: [2; 8],
+        mask: [3; 8],
+    };
+    assert!(from_switch.prepare_sleep());
+    assert!(upcalls.send(&upcall));
+    upcalls.ring_bell();
+    let mut fds = [rustix::event::PollFd::new(
+        &from_switch,
+        rustix::event::PollFlags::IN,
+    )];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    assert_eq!(
+        rustix::event::poll(&mut fds, Some(&now)).unwrap(),
+        1,
+        "the bell rings"
+    );
+    from_switch.woke();
+    assert_eq!(from_switch.recv::<Upcall>().unwrap(), Some(upcall));
+    assert_eq!(from_switch.recv::<Upcall>().unwrap(), None);
+    assert!(to_switch.send(&answer));
+    assert_eq!(answers.recv::<Answer>().unwrap(), Some(answer));
+}
+
+#[test]
+fn a_full_ring_refuses_and_loses_nothing() {
+    let region = shared::Region::create().unwrap();
+    let copy = region.try_clone().unwrap();
+    let (mut upcalls, _answers) = region.switch_ends().unwrap();
+    let (_to_switch, mut from_switch) = copy.control_ends().unwrap();
+    let make = |id| Upcall {
+        id,
+        key: [0; 8],
+        frame_len: 192,
+        headers: vec![0; 192],
+    };
+    let sent = (0..).take_while(|&id| upcalls.send(&make(id))).count() as u64;
+    assert!(sent > 1000, "{sent} upcalls have room");
+    for id in 0..sent {
+        assert_eq!(from_switch.recv::<Upcall>().unwrap().unwrap().id, id);
+    }
+    assert_eq!(from_switch.recv::<Upcall>().unwrap(), None);
+}
+
+#[test]
+fn keys_survive_their_words() {
+    let words = std::array::from_fn(|i| 0x0102_0304_0506_0708 * (i as u64 + 1));
+    assert_eq!(records::key_from_words(&words).words(), &words);
+    assert_eq!(records::mask_from_words(&words).words(), &words);
+}

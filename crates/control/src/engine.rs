@@ -1,0 +1,531 @@
+//! The engine: one task that owns the wanted state, the forwarding database and the flows.
+//!
+//! ```text
+//!  API commands --+                    +--> orders to the switch (ports, programs)
+//!  upcalls -------+--> Engine::turn ---+--> answers to upcalls, flows taken back
+//!  reports -------+                    +--> the state file
+//!  a clock tick --+
+//! ```
+//!
+//! A first start and a restart are the same: load the state file, adopt what the switch has, change what
+//! differs from the wanted state, publish the program, say ready. See [`adopt`](Engine::start).
+
+mod change;
+mod documents;
+mod flows;
+mod peers;
+mod saved;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::v1::{FdbDocument, FdbEntry, FdbFilter, Problem, SegmentStatus, StatsDocument};
+use api::v1::{PortsDocument, StatusDocument, SwitchStatus};
+use channel::link::{Link, Received};
+use channel::records::{Answer, Upcall};
+use channel::shared::{self, Region};
+use channel::state::StateFile;
+use channel::supervision::{Ask, Tell};
+use channel::switching::{FlowRecord, Order, PortConfig, Report};
+use policy::{Action, Program, SegmentId, decide};
+use port::PortId;
+use port::counters::Counters;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::command::{Command, engine_channel};
+use crate::learning::{Effect, Fdb, Limits};
+use crate::server;
+
+use flows::FlowIndex;
+use peers::{SupervisorPeer, SwitchPeer};
+pub use saved::{Saved, SavedStation};
+
+/// Between two looks at ages, and two saves of what was learned.
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks between two dumps of the switch's flows.
+const TICKS_PER_DUMP: u64 = 5;
+/// A flow that was not used for this long is taken back.
+const FLOW_IDLE: Duration = Duration::from_secs(30);
+/// Upcalls answered in a row, before the API has its turn.
+const UPCALLS_PER_TURN: usize = 256;
+/// API requests that may wait.
+const COMMANDS: usize = 64;
+
+/// Time on the machine's monotonic clock: the same for this process and the one before it.
+fn now() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// See the module.
+pub struct Engine {
+    runtime_dir: PathBuf,
+    supervisor: SupervisorPeer,
+    switch: SwitchPeer,
+    counters: Counters,
+    file: StateFile,
+    saved: Saved,
+    /// What the switch has.
+    ports: BTreeMap<PortId, PortConfig>,
+    program: Program,
+    fdb: Fdb,
+    flows: FlowIndex,
+    upcalls: shared::Receiver,
+    answers: shared::Sender,
+    /// Answers for which the ring had no room, in order.
+    backlog: VecDeque<Answer>,
+    upcall_count: u64,
+    ticks: u64,
+    /// The dump that is under way, and when it was asked for.
+    dump: Option<(u64, Duration)>,
+}
+
+/// Runs control until the supervisor ends it or is gone. `link` is the supervision link.
+///
+/// # Errors
+/// What keeps it from starting, or the loss of the switch.
+pub fn run(link: OwnedFd) -> io::Result<()> {
+    let (mut engine, api) = Engine::start(Link::new(link))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let (handle, commands) = engine_channel(COMMANDS);
+        let listener = server::listener(api)?;
+        tokio::spawn(server::serve(listener, handle, std::future::pending()));
+        engine.supervisor.ready()?;
+        engine.serve(commands).await
+    })
+}
+
+/// What [`Tell::StartControl`] brings.
+struct Start {
+    runtime_dir: PathBuf,
+    switch: OwnedFd,
+    api: OwnedFd,
+    state: OwnedFd,
+    counters: OwnedFd,
+}
+
+fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
+    let bad = || io::Error::other("the supervisor did not say how to start");
+    let Received::Message(Tell::StartControl { runtime_dir }, fds) = link.recv()? else {
+        return Err(bad());
+    };
+    let [switch, api, state, counters] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| bad())?;
+    Ok(Start {
+        runtime_dir: runtime_dir.into(),
+        switch,
+        api,
+        state,
+        counters,
+    })
+}
+
+impl Engine {
+    /// Takes over: the state file's wanted state, the switch's ports and flows. Returns the API's socket.
+    ///
+    /// # Errors
+    /// A peer that is gone or makes no sense, or a wanted port that cannot be made.
+    pub fn start(mut link: Link<Ask, Tell>) -> io::Result<(Self, OwnedFd)> {
+        let start = receive_start(&mut link)?;
+        let file = StateFile::from_fd(start.state);
+        let saved = Saved::load(&file)?;
+        let mut switch = SwitchPeer::new(start.switch)?;
+        let adopted = adopt(&mut switch)?;
+        let (answers, upcalls) = adopted.region.control_ends()?;
+        let mut engine = Self {
+            runtime_dir: start.runtime_dir,
+            supervisor: SupervisorPeer::new(link)?,
+            switch,
+            counters: Counters::map(&start.counters).map_err(io::Error::other)?,
+            file,
+            ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
+            program: Program::default(),
+            fdb: Fdb::new(Limits::default()),
+            flows: FlowIndex::default(),
+            upcalls,
+            answers,
+            backlog: VecDeque::new(),
+            upcall_count: 0,
+            ticks: 0,
+            dump: None,
+            saved,
+        };
+        engine.adopt_learned(&adopted.flows);
+        engine.reconcile().map_err(io::Error::other)?;
+        Ok((engine, start.api))
+    }
+
+    /// Learns again what was known before the restart: first what was saved, then what flows tell.
+    fn adopt_learned(&mut self, flows: &[FlowRecord]) {
+        let now = now();
+        for station in std::mem::take(&mut self.saved.stations) {
+            let mac = station.mac();
+            self.fdb
+                .adopt(station.seen, station.segment, mac, station.port);
+        }
+        for record in flows {
+            self.flows.insert_record(record, now);
+            let key = channel::records::key_from_words(&record.key);
+            let dropped = matches!(record.action, Action::Drop(_));
+            if let (Some(segment), false) = (record.segment, dropped) {
+                let seen = now.saturating_sub(Duration::from_millis(record.idle_ms));
+                self.fdb
+                    .adopt(seen, segment, key.smac(), PortId(key.in_port()));
+            }
+        }
+    }
+
+    async fn serve(&mut self, mut commands: mpsc::Receiver<Command>) -> io::Result<()> {
+        let upcalls = watch(&self.upcalls)?;
+        let switch = watch(&self.switch)?;
+        let supervisor = watch(&self.supervisor)?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if self.answer_upcalls()? || !self.upcalls.prepare_sleep() {
+                tokio::task::yield_now().await;
+                if let Ok(command) = commands.try_recv() {
+                    self.follow(command);
+                }
+                continue;
+            }
+            self.hear_switch()?;
+            tokio::select! {
+                bell = upcalls.readable() => {
+                    self.upcalls.woke();
+                    bell?.clear_ready();
+                    continue;
+                }
+                report = switch.readable() => {
+                    let mut report = report?;
+                    self.hear_switch()?;
+                    report.clear_ready();
+                }
+                told = supervisor.readable() => {
+                    let mut told = told?;
+                    if self.supervisor.wants_stop() {
+                        return Ok(());
+                    }
+                    told.clear_ready();
+                }
+                command = commands.recv() => match command {
+                    Some(command) => self.follow(command),
+                    None => return Ok(()),
+                },
+                _ = ticks.tick() => self.tick()?,
+            }
+            self.upcalls.woke();
+        }
+    }
+
+    /// Answers waiting upcalls. `true` when there may be more.
+    fn answer_upcalls(&mut self) -> io::Result<bool> {
+        self.send_backlog();
+        for _ in 0..UPCALLS_PER_TURN {
+            let Some(upcall) = self.upcalls.recv::<Upcall>()? else {
+                self.answers.ring_bell();
+                return Ok(false);
+            };
+            self.decide(&upcall);
+        }
+        self.answers.ring_bell();
+        Ok(true)
+    }
+
+    /// Decides about one upcall and learns from it.
+    fn decide(&mut self, upcall: &Upcall) {
+        self.upcall_count += 1;
+        let now = now();
+        let key = upcall.flow_key();
+        let mut decision = decide(&self.program, &self.fdb.at(now), &key);
+        if let Some((segment, mac)) = decision.learn {
+            let effects = self.fdb.learn(now, segment, mac, PortId(key.in_port()));
+            if !effects.is_empty() {
+                self.carry_out(effects);
+                decision = decide(&self.program, &self.fdb.at(now), &key);
+            }
+        }
+        let masked = *key.masked(&decision.mask).words();
+        let mask = *decision.mask.words();
+        let (action, segment) = (decision.action, decision.segment);
+        self.flows.insert(&masked, &mask, action, segment, now);
+        self.send(Answer::Install {
+            upcall: Some(upcall.id),
+            key: masked,
+            mask,
+            action,
+            segment,
+        });
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Invalidate { segment, mac, side } => {
+                    for answer in self.flows.invalidate(segment, mac, side) {
+                        self.send(answer);
+                    }
+                }
+                Effect::Moved { mac, from, to, .. } => {
+                    tracing::info!(%mac, from = self.port_name(from), to = self.port_name(to), "moved");
+                }
+                Effect::Barred { mac, port, .. } => {
+                    let port = self.port_name(port);
+                    tracing::warn!(%mac, port, "claims an address that another port still uses");
+                }
+                Effect::Learned { .. } | Effect::Forgotten { .. } | Effect::Refused { .. } => {
+                    tracing::debug!(?effect);
+                }
+            }
+        }
+    }
+
+    fn port_name(&self, id: PortId) -> &str {
+        self.ports.get(&id).map_or("?", |p| p.name.as_str())
+    }
+
+    fn segment_name(&self, id: SegmentId) -> &str {
+        let mut names = self.saved.segments.iter();
+        names
+            .find(|(_, i)| **i == id)
+            .map_or("?", |(name, _)| name.as_str())
+    }
+
+    /// Sends an answer now, or in its turn when the ring is full.
+    fn send(&mut self, answer: Answer) {
+        if !self.backlog.is_empty() || !self.answers.send(&answer) {
+            self.backlog.push_back(answer);
+        }
+    }
+
+    fn send_backlog(&mut self) {
+        while let Some(answer) = self.backlog.front() {
+            if !self.answers.send(answer) {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    fn hear_switch(&mut self) -> io::Result<()> {
+        while let Some(report) = self.switch.poll()? {
+            match report {
+                Report::Flows(records) => self.note_flows(&records),
+                Report::Done { number, .. } => self.dump_done(number),
+                Report::Phase {
+                    port,
+                    phase,
+                    reason,
+                } => {
+                    let reason = reason.unwrap_or_default();
+                    tracing::info!(port = self.port_name(port), ?phase, reason);
+                }
+                Report::Adopted { .. } | Report::PortStates(..) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        self.ticks += 1;
+        let effects = self.fdb.expire(now());
+        self.carry_out(effects);
+        if self.dump.is_none() && self.ticks.is_multiple_of(TICKS_PER_DUMP) {
+            let number = self.switch.order(Order::DumpFlows, &[])?;
+            self.dump = Some((number, now()));
+        }
+        self.answers.ring_bell();
+        self.save()
+    }
+
+    /// Flows that the switch has: keeps their stations young, takes back those that nobody uses.
+    fn note_flows(&mut self, records: &[FlowRecord]) {
+        let now = now();
+        for record in records {
+            let idle = Duration::from_millis(record.idle_ms);
+            if idle > FLOW_IDLE {
+                for answer in self.flows.remove(&record.key) {
+                    self.send(answer);
+                }
+                continue;
+            }
+            self.flows.insert_record(record, now);
+            if let Some(segment) = record.segment {
+                let key = channel::records::key_from_words(&record.key);
+                let seen = now.saturating_sub(idle);
+                self.fdb
+                    .refresh(seen, segment, key.smac(), PortId(key.in_port()));
+            }
+        }
+    }
+
+    fn dump_done(&mut self, number: u64) {
+        if let Some((_, asked)) = self.dump.take_if(|(n, _)| *n == number) {
+            self.flows.forget_unseen(asked);
+        }
+    }
+
+    /// Writes the state file.
+    fn save(&mut self) -> io::Result<()> {
+        let now = now();
+        let stations = self.fdb.list(now).into_iter().filter(|s| !s.pinned);
+        self.saved.stations = stations
+            .map(|s| SavedStation {
+                segment: s.segment,
+                mac: s.mac.0,
+                port: s.port,
+                seen: now.saturating_sub(s.age),
+            })
+            .collect();
+        self.saved.store(&self.file)
+    }
+
+    fn follow(&mut self, command: Command) {
+        // A client that has gone away does not want its answer.
+        match command {
+            Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Ports(reply) => drop(reply.send(self.port_list())),
+            Command::AddPort(spec, reply) => drop(reply.send(self.add_port(spec))),
+            Command::SetPort(name, patch, reply) => {
+                drop(reply.send(self.set_port(&name, &patch)));
+            }
+            Command::RemovePort(name, reply) => drop(reply.send(self.remove_port(&name))),
+            Command::Stats(reply) => drop(reply.send(self.stats())),
+            Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
+        }
+        self.answers.ring_bell();
+    }
+
+    fn status(&mut self) -> Result<StatusDocument, Problem> {
+        let (states, figures) = self.switch.port_states().map_err(unavailable)?;
+        let processes = self.supervisor.processes().map_err(unavailable)?;
+        let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
+        let wanted = &self.saved.wanted;
+        let members = |name: &str| {
+            let inside = wanted
+                .ports
+                .iter()
+                .filter(|p| p.segments().any(|s| s == name));
+            inside.map(|p| p.name.clone()).collect()
+        };
+        Ok(StatusDocument {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: wanted.switch.name.clone(),
+            uptime_seconds: uptime,
+            processes: processes
+                .into_iter()
+                .map(documents::process_status)
+                .collect(),
+            switch: SwitchStatus {
+                connected: true,
+                epoch: self.program.epoch(),
+                flows: figures.flows,
+                upcalls: self.upcall_count,
+                upcalls_dropped: self.upcall_drops(),
+            },
+            segments: wanted
+                .segments
+                .iter()
+                .map(|s| SegmentStatus {
+                    name: s.name.clone(),
+                    vlan: s.vlan,
+                    ports: members(&s.name),
+                })
+                .collect(),
+            ports: self.statuses(&states),
+        })
+    }
+
+    fn upcall_drops(&self) -> u64 {
+        let full = port::DropReason::UpcallFull;
+        let ports = self.ports.keys();
+        ports.map(|&id| self.counters.read(id).dropped(full)).sum()
+    }
+
+    fn port_list(&mut self) -> Result<PortsDocument, Problem> {
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let ports = self.statuses(&states);
+        Ok(PortsDocument { ports })
+    }
+
+    fn stats(&mut self) -> Result<StatsDocument, Problem> {
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let wanted = self.saved.wanted.ports.iter();
+        Ok(documents::stats(wanted.map(|spec| {
+            let id = self.saved.ports.get(&spec.name).copied();
+            let state = states.iter().find(|s| Some(s.config.id) == id);
+            let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
+            (spec.name.clone(), documents::state_of(state), counts)
+        })))
+    }
+
+    fn fdb_document(&self, filter: &FdbFilter) -> FdbDocument {
+        let stations = self.fdb.list(now()).into_iter().map(|s| FdbEntry {
+            segment: self.segment_name(s.segment).to_owned(),
+            mac: s.mac.to_string(),
+            port: self.port_name(s.port).to_owned(),
+            age_seconds: s.age.as_secs(),
+        });
+        FdbDocument {
+            entries: stations.filter(|e| filter.accepts(e)).collect(),
+        }
+    }
+}
+
+/// Waits for a descriptor to become readable.
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe for the sake of borrowed descriptors; this one is owned"
+)]
+fn watch(fd: &impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
+    let copy = fd.as_fd().try_clone_to_owned()?;
+    AsyncFd::with_interest(copy, Interest::READABLE)
+}
+
+fn unavailable(error: io::Error) -> Problem {
+    Problem::unavailable(error.to_string())
+}
+
+/// What the switch hands over.
+struct Adopted {
+    region: Region,
+    ports: Vec<PortConfig>,
+    flows: Vec<FlowRecord>,
+}
+
+fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
+    let (mut region, mut ports, mut flows) = (None, Vec::new(), Vec::new());
+    switch.request(Order::Adopt, &[], |report, fds| match report {
+        Report::Adopted { ports: all, .. } => {
+            ports = all;
+            region = <[OwnedFd; 3]>::try_from(fds).ok();
+            None
+        }
+        Report::Flows(part) => {
+            flows.extend(part);
+            None
+        }
+        other => Some(other),
+    })?;
+    let [memory, upcall_bell, answer_bell] =
+        region.ok_or_else(|| io::Error::other("the switch sent no rings"))?;
+    Ok(Adopted {
+        region: Region {
+            memory,
+            upcall_bell,
+            answer_bell,
+        },
+        ports,
+        flows,
+    })
+}

@@ -1,0 +1,248 @@
+//! From the wanted state to what the switch has.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use api::v1::{PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
+use channel::switching::{self, Order, PortConfig, PortState};
+use policy::{Model, PortMode, Program, Segment};
+use port::PortId;
+
+use super::{Engine, documents, unavailable};
+use crate::wanted;
+
+/// What the switch is to know of a wanted port.
+fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
+    PortConfig {
+        id,
+        name: spec.name.clone(),
+        socket: spec.socket.clone(),
+        role: match spec.role {
+            Role::Server => switching::Role::Server,
+            Role::Client => switching::Role::Client,
+        },
+        queues: spec.queues,
+        mtu: spec.mtu,
+        mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
+    }
+}
+
+/// Whether the port can stay connected through the change.
+fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
+    let fixed = |p: &PortConfig| PortConfig {
+        mtu: None,
+        mac: None,
+        ..p.clone()
+    };
+    fixed(from) == fixed(to)
+}
+
+impl Engine {
+    /// Makes the switch have what is wanted, and nothing else.
+    ///
+    /// # Errors
+    /// The first port that cannot be made; what was done before it stays done.
+    pub(super) fn reconcile(&mut self) -> Result<(), Problem> {
+        self.saved.forget_unwanted();
+        let specs = self.saved.wanted.ports.clone();
+        let mut configs = BTreeMap::new();
+        for spec in &specs {
+            let id = self.saved.port_id(&spec.name);
+            configs.insert(id, config_of(spec, id));
+        }
+        let gone: Vec<PortId> = self
+            .ports
+            .iter()
+            .filter(|(id, have)| configs.get(id).is_none_or(|want| !keeps_guest(have, want)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.drop_port(id)?;
+        }
+        for (id, want) in configs {
+            match self.ports.get(&id) {
+                None => self.make_port(want)?,
+                Some(have) if *have != want => self.change_port(want)?,
+                Some(_) => {}
+            }
+        }
+        self.publish()?;
+        self.save().map_err(unavailable)
+    }
+
+    fn make_port(&mut self, config: PortConfig) -> Result<(), Problem> {
+        let path = config.socket.clone();
+        let listens = config.role == switching::Role::Server;
+        let socket = if listens {
+            let socket = self.supervisor.listen(&path);
+            Some(socket.map_err(|e| Problem::conflict("socket", e.to_string()))?)
+        } else {
+            None
+        };
+        let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
+        let order = Order::AddPort(config.clone());
+        if let Err(error) = self.switch.request(order, &fds, |report, _| Some(report)) {
+            if listens {
+                let _ = self.supervisor.unlisten(&path);
+            }
+            return Err(unavailable(error));
+        }
+        self.ports.insert(config.id, config);
+        Ok(())
+    }
+
+    fn change_port(&mut self, config: PortConfig) -> Result<(), Problem> {
+        let order = Order::SetPort(config.clone());
+        self.order(order)?;
+        self.ports.insert(config.id, config);
+        Ok(())
+    }
+
+    fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
+        self.order(Order::RemovePort(id))?;
+        let Some(config) = self.ports.remove(&id) else {
+            return Ok(());
+        };
+        if config.role == switching::Role::Server {
+            self.supervisor
+                .unlisten(&config.socket)
+                .map_err(unavailable)?;
+        }
+        let effects = self.fdb.forget_port(id);
+        self.carry_out(effects);
+        self.forget_flows(id);
+        Ok(())
+    }
+
+    fn order(&mut self, order: Order) -> Result<(), Problem> {
+        self.switch
+            .request(order, &[], |report, _| Some(report))
+            .map_err(unavailable)
+    }
+
+    fn forget_flows(&mut self, port: PortId) {
+        for answer in self.flows.forget_port(port) {
+            self.send(answer);
+        }
+    }
+
+    /// Compiles the program and publishes it if it differs. Flows of ports whose segments changed are taken
+    /// back; all others stay.
+    fn publish(&mut self) -> Result<(), Problem> {
+        let model = self.model();
+        let epoch = self.saved.epoch;
+        let invalid = |e: policy::CompileError| Problem::internal(e.to_string());
+        let same = Program::compile(&model, epoch).map_err(invalid)?;
+        if epoch != 0 && same == self.program {
+            return Ok(());
+        }
+        let program = Program::compile(&model, epoch + 1).map_err(invalid)?;
+        self.order(Order::Program(program.clone()))?;
+        let was_running = self.program.epoch() != 0;
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        let old = std::mem::replace(&mut self.program, program);
+        self.saved.epoch = epoch + 1;
+        for port in ports {
+            if was_running && old.ingress(port) != self.program.ingress(port) {
+                let effects = self.fdb.forget_port(port);
+                self.carry_out(effects);
+                self.forget_flows(port);
+            }
+        }
+        Ok(())
+    }
+
+    fn model(&mut self) -> Model {
+        let WantedState {
+            segments, ports, ..
+        } = self.saved.wanted.clone();
+        let mut model = Model::default();
+        for spec in segments {
+            let id = self.saved.segment_id(&spec.name);
+            let segment = Segment {
+                name: spec.name,
+                vlan: spec.vlan,
+            };
+            model.segments.insert(id, segment);
+        }
+        for spec in ports {
+            let id = self.saved.port_id(&spec.name);
+            let mut ids: Vec<_> = spec.segments().map(|s| self.saved.segment_id(s)).collect();
+            let mode = match (spec.trunk.is_some(), ids.pop()) {
+                (false, Some(segment)) => PortMode::Access(segment),
+                (_, last) => PortMode::Trunk(ids.into_iter().chain(last).collect()),
+            };
+            model.ports.insert(id, mode);
+        }
+        model
+    }
+
+    /// Wants something else; if it cannot be had, everything is as before.
+    fn want(&mut self, new: WantedState) -> Result<(), Problem> {
+        let old = std::mem::replace(&mut self.saved.wanted, new);
+        let Err(problem) = self.reconcile() else {
+            return Ok(());
+        };
+        self.saved.wanted = old;
+        if let Err(second) = self.reconcile() {
+            tracing::error!("the change could not be taken back: {second}");
+        }
+        Err(problem)
+    }
+
+    pub(super) fn add_port(&mut self, spec: PortSpec) -> Result<PortStatus, Problem> {
+        let name = spec.name.clone();
+        if self.saved.wanted.ports.len() >= port::counters::MAX_PORTS {
+            let max = port::counters::MAX_PORTS;
+            return Err(Problem::conflict(
+                "name",
+                format!("there are {max} ports already"),
+            ));
+        }
+        self.want(wanted::add_port(
+            &self.saved.wanted,
+            spec,
+            &self.runtime_dir,
+        )?)?;
+        tracing::info!(port = name, "added");
+        self.port_status(&name)
+    }
+
+    pub(super) fn set_port(
+        &mut self,
+        name: &str,
+        patch: &PortPatch,
+    ) -> Result<PortStatus, Problem> {
+        self.want(wanted::set_port(
+            &self.saved.wanted,
+            name,
+            patch,
+            &self.runtime_dir,
+        )?)?;
+        tracing::info!(port = name, "changed");
+        self.port_status(name)
+    }
+
+    pub(super) fn remove_port(&mut self, name: &str) -> Result<(), Problem> {
+        self.want(wanted::remove_port(&self.saved.wanted, name)?)?;
+        tracing::info!(port = name, "removed");
+        Ok(())
+    }
+
+    fn port_status(&mut self, name: &str) -> Result<PortStatus, Problem> {
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let found = self.statuses(&states).into_iter().find(|p| p.name == name);
+        found.ok_or_else(|| Problem::no_such_port(name))
+    }
+
+    /// All wanted ports, in the operator's order.
+    pub(super) fn statuses(&self, states: &[PortState]) -> Vec<PortStatus> {
+        let wanted = self.saved.wanted.ports.iter();
+        wanted
+            .map(|spec| {
+                let state = states.iter().find(|s| s.config.name == spec.name);
+                documents::port_status(spec, state)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! From what the switch and the supervisor report to the API's documents.
+
+use std::collections::BTreeMap;
+
+use api::v1::{
+    PortSpec, PortState as ApiState, PortStats, PortStatus, ProcessState, ProcessStatus,
+    QueueFault, RingFormat, StatsDocument, Traffic,
+};
+use channel::supervision::ProcessInfo;
+use channel::switching::{PortPhase, PortState};
+use port::counters::{self, PortCounts};
+use port::{DropReason, REASONS};
+
+/// `VIRTIO_F_RING_PACKED` (virtio 1.3, 6).
+const RING_PACKED: u32 = 34;
+
+/// Names of the feature bits that Lasthop offers, as in virtio 1.3 without `VIRTIO_`.
+const FEATURES: &[(u32, &str)] = &[
+    (0, "NET_F_CSUM"),
+    (1, "NET_F_GUEST_CSUM"),
+    (3, "NET_F_MTU"),
+    (5, "NET_F_MAC"),
+    (7, "NET_F_GUEST_TSO4"),
+    (8, "NET_F_GUEST_TSO6"),
+    (9, "NET_F_GUEST_ECN"),
+    (11, "NET_F_HOST_TSO4"),
+    (12, "NET_F_HOST_TSO6"),
+    (13, "NET_F_HOST_ECN"),
+    (15, "NET_F_MRG_RXBUF"),
+    (16, "NET_F_STATUS"),
+    (22, "NET_F_MQ"),
+    (27, "F_ANY_LAYOUT"),
+    (28, "F_INDIRECT_DESC"),
+    (29, "F_EVENT_IDX"),
+    (32, "F_VERSION_1"),
+    (RING_PACKED, "F_RING_PACKED"),
+    (35, "F_IN_ORDER"),
+    (54, "NET_F_GUEST_USO4"),
+    (55, "NET_F_GUEST_USO6"),
+    (56, "NET_F_HOST_USO"),
+];
+
+fn feature_names(bits: u64) -> Vec<String> {
+    let set = |&&(bit, _): &&(u32, &str)| bits & (1 << bit) != 0;
+    FEATURES
+        .iter()
+        .filter(set)
+        .map(|&(_, name)| name.to_owned())
+        .collect()
+}
+
+fn api_state(phase: PortPhase) -> ApiState {
+    match phase {
+        PortPhase::Waiting => ApiState::Waiting,
+        PortPhase::Dialing => ApiState::Dialing,
+        PortPhase::Connected => ApiState::Connected,
+        PortPhase::Up => ApiState::Up,
+        PortPhase::Faulted => ApiState::Faulted,
+    }
+}
+
+/// One port: what is wanted, and how the switch says it is.
+pub(super) fn port_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
+    let Some(state) = state else {
+        return PortStatus::new(spec, ApiState::Starting);
+    };
+    let running = |q: &&channel::switching::QueueState| q.enabled && q.fault.is_none();
+    let from_guest = state
+        .queues
+        .iter()
+        .filter(running)
+        .filter(|q| q.index % 2 == 1);
+    let mut status = PortStatus::new(spec, api_state(state.phase));
+    status.reason.clone_from(&state.reason);
+    status.queue_pairs = from_guest.count() as u16;
+    if !state.queues.is_empty() {
+        let packed = state.features & (1 << RING_PACKED) != 0;
+        status.ring = Some(if packed {
+            RingFormat::Packed
+        } else {
+            RingFormat::Split
+        });
+    }
+    status.features = feature_names(state.features);
+    status.memory_bytes = state.memory;
+    status.queue_faults = state
+        .queues
+        .iter()
+        .filter_map(|q| {
+            let reason = q.fault.clone()?;
+            Some(QueueFault {
+                queue: q.index,
+                reason,
+            })
+        })
+        .collect();
+    status
+}
+
+/// One process.
+pub(super) fn process_status(info: ProcessInfo) -> ProcessStatus {
+    ProcessStatus {
+        name: info.name,
+        state: if info.pid == 0 {
+            ProcessState::Restarting
+        } else {
+            ProcessState::Running
+        },
+        pid: (info.pid != 0).then_some(info.pid),
+        uptime_seconds: info.uptime_ms / 1000,
+        restarts: u64::from(info.restarts),
+    }
+}
+
+fn traffic(t: counters::Traffic) -> Traffic {
+    Traffic {
+        packets: t.packets,
+        bytes: t.bytes,
+    }
+}
+
+fn drops(counts: &PortCounts) -> BTreeMap<String, u64> {
+    let named = |&reason: &DropReason| (reason.name().to_owned(), counts.dropped(reason));
+    REASONS.iter().map(named).filter(|(_, n)| *n > 0).collect()
+}
+
+/// All ports' counters, and the drops in total.
+pub(super) fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>) -> StatsDocument {
+    let mut document = StatsDocument::default();
+    for (name, state, counts) in ports {
+        let drops = drops(&counts);
+        for (reason, n) in &drops {
+            *document.drops.entry(reason.clone()).or_default() += n;
+        }
+        document.ports.push(PortStats {
+            name,
+            state,
+            from_guest: traffic(counts.from_guest),
+            to_guest: traffic(counts.to_guest),
+            drops,
+        });
+    }
+    document
+}
+
+/// The state of a port for statistics.
+pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
+    state.map_or(ApiState::Starting, |s| api_state(s.phase))
+}

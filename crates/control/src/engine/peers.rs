@@ -1,0 +1,236 @@
+//! Asking the switch and the supervisor, and waiting for what they say.
+//!
+//! A question waits for its answer at most [`PATIENCE`]; what else arrives meanwhile is kept for later.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use channel::link::{Link, Received};
+use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// How long a peer may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn gone(who: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, format!("the {who} is gone"))
+}
+
+/// Waits for the next message until `deadline`.
+fn wait_for<Out: Serialize, In: DeserializeOwned>(
+    link: &mut Link<Out, In>,
+    who: &str,
+    deadline: Instant,
+) -> io::Result<(In, Vec<OwnedFd>)> {
+    loop {
+        match link.recv()? {
+            Received::Message(message, fds) => return Ok((message, fds)),
+            Received::Closed => return Err(gone(who)),
+            Received::Nothing => {}
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let text = format!("the {who} did not answer");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&*link, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The switch.
+#[derive(Debug)]
+pub(super) struct SwitchPeer {
+    link: Link<Request, Report>,
+    next: u64,
+    /// What came while something else was waited for.
+    later: VecDeque<Report>,
+}
+
+impl SwitchPeer {
+    /// Over one end of a link.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let link = Link::new(fd);
+        link.set_nonblocking()?;
+        Ok(Self {
+            link,
+            next: 0,
+            later: VecDeque::new(),
+        })
+    }
+
+    /// Sends an order without waiting; its number.
+    ///
+    /// # Errors
+    /// The switch is gone.
+    pub(super) fn order(&mut self, order: Order, fds: &[BorrowedFd<'_>]) -> io::Result<u64> {
+        self.next += 1;
+        let number = self.next;
+        self.link.send(&Request { number, order }, fds)?;
+        Ok(number)
+    }
+
+    /// Sends an order and waits until it is done. What the switch reported on the way goes to `each`, which
+    /// returns what it does not want.
+    ///
+    /// # Errors
+    /// The switch is gone, silent, or refuses, with its reason.
+    pub(super) fn request(
+        &mut self,
+        order: Order,
+        fds: &[BorrowedFd<'_>],
+        mut each: impl FnMut(Report, Vec<OwnedFd>) -> Option<Report>,
+    ) -> io::Result<()> {
+        let number = self.order(order, fds)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (report, fds) = wait_for(&mut self.link, "switch", deadline)?;
+            match report {
+                Report::Done { number: n, error } if n == number => {
+                    return error.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
+                }
+                other => self.later.extend(each(other, fds)),
+            }
+        }
+    }
+
+    /// States of all ports, and figures.
+    ///
+    /// # Errors
+    /// As [`SwitchPeer::request`].
+    pub(super) fn port_states(&mut self) -> io::Result<(Vec<PortState>, SwitchFigures)> {
+        let mut states = Vec::new();
+        let mut figures = SwitchFigures::default();
+        self.request(Order::PortStates, &[], |report, _| match report {
+            Report::PortStates(part, now) => {
+                states.extend(part);
+                figures = now;
+                None
+            }
+            other => Some(other),
+        })?;
+        Ok((states, figures))
+    }
+
+    /// The next report, if there is one.
+    ///
+    /// # Errors
+    /// The switch is gone or makes no sense.
+    pub(super) fn poll(&mut self) -> io::Result<Option<Report>> {
+        if let Some(report) = self.later.pop_front() {
+            return Ok(Some(report));
+        }
+        match self.link.recv()? {
+            Received::Message(report, _) => Ok(Some(report)),
+            Received::Nothing => Ok(None),
+            Received::Closed => Err(gone("switch")),
+        }
+    }
+}
+
+impl AsFd for SwitchPeer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`].
+#[derive(Debug)]
+pub(super) struct SupervisorPeer {
+    link: Link<Ask, Tell>,
+}
+
+impl SupervisorPeer {
+    /// Over the supervision link.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn new(link: Link<Ask, Tell>) -> io::Result<Self> {
+        link.set_nonblocking()?;
+        Ok(Self { link })
+    }
+
+    fn ask(&mut self, ask: &Ask) -> io::Result<(Tell, Vec<OwnedFd>)> {
+        self.link.send(ask, &[])?;
+        wait_for(&mut self.link, "supervisor", Instant::now() + PATIENCE)
+    }
+
+    /// Everything wanted is in place.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn ready(&self) -> io::Result<()> {
+        self.link.send(&Ask::Ready, &[])
+    }
+
+    /// A listening socket at `path`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
+        let path = path.to_owned();
+        match self.ask(&Ask::Listen { path })? {
+            (Tell::Listening { error: None, .. }, mut fds) => {
+                fds.pop().ok_or_else(|| io::Error::other("no socket came"))
+            }
+            (
+                Tell::Listening {
+                    error: Some(reason),
+                    ..
+                },
+                _,
+            ) => Err(io::Error::new(io::ErrorKind::AddrInUse, reason)),
+            _ => Err(gone("supervisor")),
+        }
+    }
+
+    /// Removes a listening socket.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn unlisten(&self, path: &str) -> io::Result<()> {
+        let path = path.to_owned();
+        self.link.send(&Ask::Unlisten { path }, &[])
+    }
+
+    /// How the processes are.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent.
+    pub(super) fn processes(&mut self) -> io::Result<Vec<ProcessInfo>> {
+        match self.ask(&Ask::Processes)? {
+            (Tell::Processes(list), _) => Ok(list),
+            _ => Err(gone("supervisor")),
+        }
+    }
+
+    /// Whether the supervisor wants us to end, or is gone.
+    pub(super) fn wants_stop(&mut self) -> bool {
+        match self.link.recv() {
+            Ok(Received::Nothing) => false,
+            Ok(Received::Message(tell, _)) => tell == Tell::Stop,
+            Ok(Received::Closed) | Err(_) => true,
+        }
+    }
+}
+
+impl AsFd for SupervisorPeer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}

@@ -1,0 +1,354 @@
+//! A guest's port: virtio queues behind the [`Port`] trait.
+//!
+//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Both kinds start with a
+//! 12-byte header (5.1.6); see [`header`] for what a sender may say in it.
+
+pub mod header;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use memory::copy::Cursor;
+use memory::{GuestMemory, Segment};
+use port::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Outgoing, Port};
+use virtio::features::Features;
+use virtio::net::{self, NetHeader};
+use virtio::queue::{Chain, Queue, QueueFault};
+
+const HEADER: u32 = net::LEN as u32;
+/// Ethernet header: a frame that is shorter is none.
+const MIN_FRAME: u32 = 14;
+
+/// Why a queue was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GuestFault {
+    /// The ring or a descriptor broke a rule.
+    #[error(transparent)]
+    Queue(#[from] QueueFault),
+    /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
+    #[error("a chain is too short for the virtio header")]
+    NoRoomForHeader,
+}
+
+/// A queue that runs.
+#[derive(Debug)]
+pub struct GuestQueue {
+    queue: Queue,
+    /// Readable when the guest has made buffers available.
+    kick: OwnedFd,
+    /// Written to notify the guest; without it the guest polls.
+    call: Option<OwnedFd>,
+    enabled: bool,
+    segments: Vec<Segment>,
+    chains: Vec<Chain>,
+    fault: Option<GuestFault>,
+    reported: bool,
+}
+
+impl GuestQueue {
+    /// A queue with its descriptors for notifications.
+    #[must_use]
+    pub fn new(queue: Queue, kick: OwnedFd, call: Option<OwnedFd>, enabled: bool) -> Self {
+        Self {
+            queue,
+            kick,
+            call,
+            enabled,
+            segments: Vec::with_capacity(256),
+            chains: Vec::with_capacity(BATCH),
+            fault: None,
+            reported: false,
+        }
+    }
+
+    fn usable(&self) -> bool {
+        self.enabled && self.fault.is_none()
+    }
+
+    fn publish_and_notify(&mut self) {
+        self.queue.publish();
+        if self.queue.needs_notify()
+            && let Some(call) = &self.call
+        {
+            // A counter that is full rings already; a guest with a broken descriptor hurts itself.
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes buffers for `need` bytes, or none.
+    fn reserve(&mut self, need: u32, merge: bool) -> Result<(), DropReason> {
+        self.chains.clear();
+        self.segments.clear();
+        let mut room = 0;
+        while room < need {
+            match self.queue.take_writable(&mut self.segments) {
+                Ok(Some(chain)) => {
+                    self.chains.push(chain);
+                    room += chain.bytes;
+                    if chain.bytes < HEADER {
+                        return Err(self.stop(GuestFault::NoRoomForHeader));
+                    }
+                    if !merge {
+                        break;
+                    }
+                }
+                Ok(None) => {
+                    self.queue.untake(&self.chains);
+                    return Err(DropReason::ReceiverFull);
+                }
+                Err(fault) => return Err(self.stop(fault.into())),
+            }
+        }
+        if room < need {
+            self.queue.untake(&self.chains);
+            return Err(DropReason::BufferTooSmall);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, fault: GuestFault) -> DropReason {
+        self.fault = Some(fault);
+        DropReason::ReceiverDown
+    }
+
+    /// Stages the reserved chains as used for `written` bytes in all.
+    fn commit(&mut self, written: u32) {
+        let mut left = written;
+        for chain in self.chains.drain(..) {
+            let part = left.min(chain.bytes);
+            self.queue.mark_written(chain.segs.of(&self.segments), part);
+            self.queue.put(chain, part);
+            left -= part;
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct GuestPort {
+    /// By vhost-user index.
+    queues: Vec<Option<GuestQueue>>,
+    features: Features,
+    accepts: Accepts,
+    mtu: u32,
+    /// Queue pairs whose to-guest queue is usable, counted from the first.
+    usable_pairs: u16,
+}
+
+impl GuestPort {
+    /// A port without queues. `mtu` bounds the IP packets that go to the guest, in bytes.
+    #[must_use]
+    pub fn new(mtu: Option<u16>) -> Self {
+        Self {
+            queues: Vec::new(),
+            features: Features::empty(),
+            accepts: Accepts::default(),
+            mtu: u32::from(mtu.unwrap_or(u16::MAX)),
+            usable_pairs: 0,
+        }
+    }
+
+    /// Another MTU from now on.
+    pub fn set_mtu(&mut self, mtu: Option<u16>) {
+        self.mtu = u32::from(mtu.unwrap_or(u16::MAX));
+    }
+
+    /// Puts a queue into service; `features` are the negotiated ones.
+    pub fn start(&mut self, index: u16, queue: GuestQueue, features: Features) {
+        let index = usize::from(index);
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        self.features = features;
+        self.accepts = header::accepts(features);
+        self.queues[index] = Some(queue);
+        self.count_pairs();
+    }
+
+    /// Takes a queue out of service. Its position, with which the guest's next back end goes on.
+    pub fn stop(&mut self, index: u16) -> Option<u32> {
+        let queue = self.queues.get_mut(usize::from(index))?.take()?;
+        self.count_pairs();
+        Some(queue.queue.position())
+    }
+
+    /// Enables or disables a running queue.
+    pub fn enable(&mut self, index: u16, on: bool) {
+        if let Some(queue) = self.queue_mut(index) {
+            queue.enabled = on;
+        }
+        self.count_pairs();
+    }
+
+    /// Changes how the guest is notified.
+    pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        if let Some(queue) = self.queue_mut(index) {
+            queue.call = call;
+        }
+    }
+
+    /// A new snapshot of guest memory for all running queues.
+    pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        for queue in self.queues.iter_mut().flatten() {
+            if let Err(fault) = queue.queue.set_memory(Arc::clone(memory)) {
+                queue.fault = Some(fault.into());
+            }
+        }
+        self.count_pairs();
+    }
+
+    /// The descriptor to wait on for a running queue.
+    #[must_use]
+    pub fn kick(&self, index: u16) -> Option<BorrowedFd<'_>> {
+        let queue = self.queues.get(usize::from(index))?.as_ref()?;
+        Some(queue.kick.as_fd())
+    }
+
+    /// The next queue whose guest broke a rule, and how; once for each.
+    pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
+        let at = self
+            .queues
+            .iter()
+            .position(|q| q.as_ref().is_some_and(|q| q.fault.is_some() && !q.reported))?;
+        let queue = self.queues[at].as_mut()?;
+        queue.reported = true;
+        let fault = queue.fault?;
+        self.count_pairs();
+        Some((at as u16, fault))
+    }
+
+    fn queue_mut(&mut self, index: u16) -> Option<&mut GuestQueue> {
+        self.queues.get_mut(usize::from(index))?.as_mut()
+    }
+
+    fn count_pairs(&mut self) {
+        let usable = |q: &&Option<GuestQueue>| q.as_ref().is_some_and(GuestQueue::usable);
+        let pairs = self.queues.iter().step_by(2).take_while(usable).count();
+        self.usable_pairs = pairs as u16;
+    }
+}
+
+fn from_guest(pair: u16) -> usize {
+    2 * usize::from(pair) + 1
+}
+
+fn to_guest(pair: u16) -> usize {
+    2 * usize::from(pair)
+}
+
+impl Port for GuestPort {
+    fn pairs(&self) -> u16 {
+        self.usable_pairs
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.accepts
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    fn take(&mut self, pair: u16, batch: &mut Batch) {
+        let features = self.features;
+        let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) else {
+            return;
+        };
+        if queue.fault.is_some() {
+            return;
+        }
+        while queue.chains.len() < BATCH {
+            match queue.queue.take_readable(batch.segments_mut()) {
+                Ok(Some(chain)) => {
+                    queue.chains.push(chain);
+                    if let Err(fault) = lease(&chain, features, queue.enabled, batch) {
+                        queue.fault = Some(fault);
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(fault) => {
+                    queue.fault = Some(fault.into());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, pair: u16) {
+        let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) else {
+            return;
+        };
+        for chain in queue.chains.drain(..) {
+            queue.queue.put(chain, 0);
+        }
+        queue.publish_and_notify();
+    }
+
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        let merge = self.features.contains(Features::NET_MRG_RXBUF);
+        let Some(Some(queue)) = self.queues.get_mut(to_guest(pair)) else {
+            return Err(DropReason::ReceiverDown);
+        };
+        if !queue.usable() {
+            return Err(DropReason::ReceiverDown);
+        }
+        let need = HEADER + frame.len();
+        queue.reserve(need, merge)?;
+        let buffers = queue.chains.len() as u16;
+        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
+        // are used no more.
+        let mut target = unsafe { Cursor::new(&queue.segments) };
+        target.write(&header::encode(&frame.offload, buffers));
+        target.write(frame.headers);
+        target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
+        queue.commit(need);
+        Ok(())
+    }
+
+    fn flush(&mut self, pair: u16) {
+        if let Some(Some(queue)) = self.queues.get_mut(to_guest(pair)) {
+            queue.publish_and_notify();
+        }
+    }
+
+    fn arm(&mut self, pair: u16, on: bool) -> bool {
+        match self.queues.get_mut(from_guest(pair)) {
+            Some(Some(queue)) if queue.fault.is_none() => queue.queue.set_kicks(on),
+            _ => false,
+        }
+    }
+}
+
+/// Makes a frame of a chain that was just taken, or a named drop.
+fn lease(
+    chain: &Chain,
+    features: Features,
+    enabled: bool,
+    batch: &mut Batch,
+) -> Result<(), GuestFault> {
+    let range = chain.segs.start..chain.segs.start + chain.segs.len;
+    let mut bytes = [0; net::LEN];
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
+    // released.
+    if unsafe { batch.peek(&range, &mut bytes) } < net::LEN {
+        return Err(GuestFault::NoRoomForHeader);
+    }
+    let len = chain.bytes - HEADER;
+    let offload = header::decode(&NetHeader::decode(&bytes), features);
+    let refused = match (&offload, len) {
+        _ if !enabled => Some(DropReason::QueueDisabled),
+        (_, ..MIN_FRAME) => Some(DropReason::Runt),
+        (_, len) if len > MAX_FRAME => Some(DropReason::Oversize),
+        (Err(reason), _) => Some(*reason),
+        (Ok(_), _) => None,
+    };
+    match (refused, offload) {
+        (None, Ok(offload)) => {
+            // SAFETY: as above; the chain holds HEADER + len bytes.
+            unsafe { batch.push(range, HEADER, len, offload) };
+        }
+        (reason, _) => batch.drop_taken(reason.unwrap_or(DropReason::BadHeader), len),
+    }
+    Ok(())
+}

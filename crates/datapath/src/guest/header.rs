@@ -1,0 +1,89 @@
+//! The virtio network header, between what guests say and what the switch means (virtio 1.3, 5.1.6.2 and
+//! 5.1.6.4).
+
+use port::{Accepts, DropReason, Gso, Offload, PartialChecksum};
+use virtio::features::Features;
+use virtio::net::{
+    FLAG_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, LEN, NetHeader,
+};
+use wire::segment::GsoKind;
+
+/// What a guest with these features takes over from senders.
+#[must_use]
+pub fn accepts(features: Features) -> Accepts {
+    let has = |feature| features.contains(feature);
+    Accepts {
+        checksum: has(Features::NET_GUEST_CSUM),
+        tso4: has(Features::NET_GUEST_TSO4),
+        tso6: has(Features::NET_GUEST_TSO6),
+        ecn: has(Features::NET_GUEST_ECN),
+        uso4: has(Features::NET_GUEST_USO4),
+        uso6: has(Features::NET_GUEST_USO6),
+    }
+}
+
+/// What a sender left undone, by its header.
+///
+/// # Errors
+/// [`DropReason::BadHeader`]: an unknown segmentation type, or one that was not negotiated.
+pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropReason> {
+    let checksum = header.needs_csum().then_some(PartialChecksum {
+        start: header.csum_start,
+        offset: header.csum_offset,
+    });
+    if checksum.is_some() && !features.contains(Features::NET_CSUM) {
+        return Err(DropReason::BadHeader);
+    }
+    let ecn = header.gso_type & GSO_ECN != 0;
+    let (kind, needs) = match header.gso() {
+        GSO_NONE if !ecn => {
+            return Ok(Offload {
+                checksum,
+                gso: None,
+            });
+        }
+        GSO_TCPV4 => (GsoKind::Tcp4, Features::NET_HOST_TSO4),
+        GSO_TCPV6 => (GsoKind::Tcp6, Features::NET_HOST_TSO6),
+        // The switch tells IPv6 from IPv4 when it has parsed the frame.
+        GSO_UDP_L4 if !ecn => (GsoKind::Udp4, Features::NET_HOST_USO),
+        _ => return Err(DropReason::BadHeader),
+    };
+    let negotiated = features.contains(needs)
+        && (!ecn || features.contains(Features::NET_HOST_ECN))
+        && checksum.is_some();
+    if !negotiated {
+        return Err(DropReason::BadHeader);
+    }
+    let gso = Some(Gso {
+        kind,
+        size: header.gso_size,
+        ecn,
+        header_len: 0,
+    });
+    Ok(Offload { checksum, gso })
+}
+
+/// The header for a receiver that takes this offload, over so many merged buffers.
+#[must_use]
+pub fn encode(offload: &Offload, buffers: u16) -> [u8; LEN] {
+    let mut header = NetHeader {
+        num_buffers: buffers,
+        ..NetHeader::default()
+    };
+    if let Some(checksum) = offload.checksum {
+        header.flags = FLAG_NEEDS_CSUM;
+        header.csum_start = checksum.start;
+        header.csum_offset = checksum.offset;
+    }
+    if let Some(gso) = offload.gso {
+        let kind = match gso.kind {
+            GsoKind::Tcp4 => GSO_TCPV4,
+            GsoKind::Tcp6 => GSO_TCPV6,
+            GsoKind::Udp4 | GsoKind::Udp6 => GSO_UDP_L4,
+        };
+        header.gso_type = kind | if gso.ecn { GSO_ECN } else { 0 };
+        header.gso_size = gso.size;
+        header.hdr_len = gso.header_len;
+    }
+    header.encode()
+}

@@ -1,0 +1,259 @@
+//! Making work that a sender left undone fit its receiver.
+//!
+//! A frame with a partial checksum or a large segment crosses as it is to a receiver that takes it. For
+//! any other receiver the checksum is completed, or the frame is cut into segments with their own
+//! checksums, here. What a sender claims about its frame is checked against the frame's own headers first.
+
+use memory::Segment;
+use port::counters::Traffic;
+use port::{DropReason, Gso, Offload, Outgoing, Payload, Port};
+use wire::checksum::{Sum, complete_partial};
+use wire::packet::{L3, Parsed};
+use wire::segment::{GsoKind, Segmenter};
+use wire::vlan::{CAP, HEADROOM};
+
+/// Bytes summed at a time: guest memory is copied out before it is looked at.
+const SUM_CHUNK: usize = 2048;
+
+/// What became of one frame for one receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Delivered {
+    /// Frames put into the receiver's buffers.
+    pub traffic: Traffic,
+    /// Frames that were not, and why.
+    pub lost: Option<(DropReason, u64)>,
+}
+
+impl Delivered {
+    fn all(len: u32) -> Self {
+        Self {
+            traffic: Traffic {
+                packets: 1,
+                bytes: u64::from(len),
+            },
+            lost: None,
+        }
+    }
+
+    fn none(reason: DropReason) -> Self {
+        Self {
+            traffic: Traffic::default(),
+            lost: Some((reason, 1)),
+        }
+    }
+
+    fn of(result: Result<(), DropReason>, len: u32) -> Self {
+        match result {
+            Ok(()) => Self::all(len),
+            Err(reason) => Self::none(reason),
+        }
+    }
+}
+
+/// Checks what a sender left undone against the frame's own headers, and completes the description.
+/// CVE-2024-11614: the checksum field lies within the frame.
+///
+/// # Errors
+/// [`DropReason::BadOffload`] when they disagree.
+pub fn check(
+    headers: &[u8],
+    len: u32,
+    parsed: &Parsed,
+    offload: &mut Offload,
+) -> Result<(), DropReason> {
+    let Some(checksum) = offload.checksum else {
+        return match offload.gso {
+            None => Ok(()),
+            Some(_) => Err(DropReason::BadOffload),
+        };
+    };
+    let end = u32::from(checksum.start) + u32::from(checksum.offset) + 2;
+    if end > len || checksum.start < parsed.l3_offset {
+        return Err(DropReason::BadOffload);
+    }
+    let Some(gso) = &mut offload.gso else {
+        return Ok(());
+    };
+    if !gso.kind.is_tcp() && matches!(parsed.l3, L3::V6 { .. }) {
+        // Virtio has one segmentation type for UDP over both.
+        gso.kind = GsoKind::Udp6;
+    }
+    let field = checksum.start.checked_add(checksum.offset);
+    let header_len = usize::from(parsed.header_len);
+    if parsed.l4_offset != Some(checksum.start)
+        || field != parsed.checksum_offset()
+        || header_len > headers.len()
+        || segmenter(headers, len, header_len, gso).is_none()
+    {
+        return Err(DropReason::BadOffload);
+    }
+    gso.header_len = parsed.header_len;
+    Ok(())
+}
+
+fn segmenter<'a>(
+    headers: &'a [u8],
+    len: u32,
+    header_len: usize,
+    gso: &Gso,
+) -> Option<Segmenter<'a>> {
+    let payload = len as usize - header_len;
+    Segmenter::new(&headers[..header_len], payload, gso.size, gso.kind, gso.ecn).ok()
+}
+
+/// The length that counts against an MTU: of the frame, or of the longest of its segments.
+fn link_len(frame: &Outgoing<'_>) -> u32 {
+    match frame.offload.gso {
+        Some(gso) => frame
+            .len()
+            .min(u32::from(gso.header_len) + u32::from(gso.size)),
+        None => frame.len(),
+    }
+}
+
+/// Room for what is made of a frame on its way; reused.
+#[derive(Debug)]
+pub struct Fitter {
+    segments: Vec<Segment>,
+    headers: [u8; HEADROOM + CAP],
+}
+
+impl Default for Fitter {
+    fn default() -> Self {
+        Self {
+            segments: Vec::with_capacity(64),
+            headers: [0; HEADROOM + CAP],
+        }
+    }
+}
+
+impl Fitter {
+    /// Delivers `frame`, which [`check`] passed, in the form that `port` takes. `link_header` is the length
+    /// of its Ethernet header with tags, which does not count against the MTU.
+    #[inline]
+    pub fn deliver<P: Port>(
+        &mut self,
+        port: &mut P,
+        pair: u16,
+        frame: &Outgoing<'_>,
+        link_header: u32,
+    ) -> Delivered {
+        if link_len(frame) > port.mtu() + link_header {
+            return Delivered::none(DropReason::ExceedsMtu);
+        }
+        if port.accepts().takes(&frame.offload) {
+            return Delivered::of(port.deliver(pair, frame), frame.len());
+        }
+        match frame.offload.gso {
+            Some(gso) => self.deliver_segments(port, pair, frame, gso),
+            None => self.deliver_checksummed(port, pair, frame),
+        }
+    }
+
+    fn deliver_checksummed<P: Port>(
+        &mut self,
+        port: &mut P,
+        pair: u16,
+        frame: &Outgoing<'_>,
+    ) -> Delivered {
+        let headers = &mut self.headers[..frame.headers.len()];
+        headers.copy_from_slice(frame.headers);
+        if let Some(partial) = frame.offload.checksum {
+            let sum = sum_of(&frame.payload);
+            if complete_partial(headers, partial.start, partial.offset, sum).is_err() {
+                return Delivered::none(DropReason::BadOffload);
+            }
+        }
+        let done = Outgoing {
+            headers,
+            payload: frame.payload,
+            offload: Offload::default(),
+        };
+        Delivered::of(port.deliver(pair, &done), done.len())
+    }
+
+    fn deliver_segments<P: Port>(
+        &mut self,
+        port: &mut P,
+        pair: u16,
+        frame: &Outgoing<'_>,
+        gso: Gso,
+    ) -> Delivered {
+        let header_len = usize::from(gso.header_len);
+        let Some(segmenter) = segmenter(frame.headers, frame.len(), header_len, &gso) else {
+            return Delivered::none(DropReason::BadOffload);
+        };
+        let payload = join(
+            &frame.headers[header_len..],
+            &frame.payload,
+            &mut self.segments,
+        );
+        let mut delivered = Delivered::default();
+        for segment in segmenter.iter() {
+            let len = segment.write_headers(&mut self.headers);
+            let part = payload.slice(
+                segment.payload_offset() as u32,
+                segment.payload_len() as u32,
+            );
+            segment.finish_checksum(&mut self.headers, sum_of(&part));
+            let out = Outgoing {
+                headers: &self.headers[..len],
+                payload: part,
+                offload: Offload::default(),
+            };
+            match port.deliver(pair, &out) {
+                Ok(()) => {
+                    delivered.traffic.packets += 1;
+                    delivered.traffic.bytes += u64::from(out.len());
+                }
+                Err(reason) => {
+                    let lost = delivered.lost.map_or(0, |(_, n)| n);
+                    delivered.lost = Some((reason, lost + 1));
+                }
+            }
+        }
+        delivered
+    }
+}
+
+/// `first` and then `rest` as one payload over the segments in `arena`.
+fn join<'a>(first: &'a [u8], rest: &Payload<'a>, arena: &'a mut Vec<Segment>) -> Payload<'a> {
+    arena.clear();
+    let first_len = first.len() as u32;
+    if first_len > 0 {
+        arena.push(Segment {
+            ptr: first.as_ptr().cast_mut(),
+            len: first_len,
+            gpa: 0,
+        });
+    }
+    let mut cursor = rest.cursor();
+    let mut left = rest.len();
+    while left > 0 {
+        let Some(piece) = cursor.next_piece(left) else {
+            break;
+        };
+        left -= piece.len;
+        arena.push(piece);
+    }
+    // SAFETY: `first` and the memory behind `rest` live for 'a, and a payload is only read from.
+    unsafe { Payload::new(arena, 0, first_len + rest.len() - left) }
+}
+
+/// The sum of a payload's bytes, from a private copy of each chunk.
+fn sum_of(payload: &Payload<'_>) -> Sum {
+    let mut sum = Sum::new();
+    let mut chunk = [0; SUM_CHUNK];
+    let mut cursor = payload.cursor();
+    let mut left = payload.len() as usize;
+    while left > 0 {
+        let want = left.min(SUM_CHUNK);
+        let got = cursor.read(&mut chunk[..want]);
+        if got == 0 {
+            break;
+        }
+        sum.add_bytes(&chunk[..got]);
+        left -= got;
+    }
+    sum
+}

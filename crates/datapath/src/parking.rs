@@ -1,0 +1,170 @@
+//! Frames that wait for a decision.
+//!
+//! A frame without a flow is copied out of its sender's memory, so that the sender gets its buffer back,
+//! and waits here until control answers. Frames of the same key wait together behind one upcall. Room is
+//! bounded for each port: one guest's new flows cannot displace another's.
+
+use std::collections::HashMap;
+
+use port::{Offload, PortId};
+use wire::flow::FlowKey;
+use wire::vlan::HeaderBuf;
+
+/// Frames of one port that may wait at a time.
+pub const FRAMES_PER_PORT: usize = 256;
+/// Bytes of one port that may wait at a time.
+pub const BYTES_PER_PORT: usize = 2 << 20;
+/// How long a frame waits, in milliseconds: long enough for control to be started again.
+pub const PATIENCE_MS: u64 = 2_000;
+
+/// A frame in private memory.
+#[derive(Debug)]
+pub struct ParkedFrame {
+    /// The first bytes.
+    pub headers: HeaderBuf,
+    /// The rest.
+    pub payload: Vec<u8>,
+    /// What its sender left undone.
+    pub offload: Offload,
+}
+
+/// Frames that wait for the answer to one upcall.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Their exact key.
+    pub key: FlowKey,
+    /// In order of arrival.
+    pub frames: Vec<ParkedFrame>,
+    since: u64,
+}
+
+impl Waiting {
+    /// The port that sent the frames.
+    #[must_use]
+    pub fn port(&self) -> PortId {
+        PortId(self.key.in_port())
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    frames: usize,
+    bytes: usize,
+}
+
+/// What became of a frame that was brought here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parked {
+    /// The first of its key: an upcall with this number is to be sent.
+    Ask(u64),
+    /// It waits behind others.
+    Behind,
+    /// Its port has no room left.
+    Full,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Parking {
+    waiting: HashMap<u64, Waiting>,
+    by_key: HashMap<FlowKey, u64>,
+    shares: HashMap<PortId, Share>,
+    next_id: u64,
+}
+
+impl Parking {
+    /// Frames that wait now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shares.values().map(|s| s.frames).sum()
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes in a frame of `bytes` bytes, which `make` copies when there is room.
+    pub fn park(
+        &mut self,
+        key: &FlowKey,
+        bytes: usize,
+        now: u64,
+        make: impl FnOnce() -> ParkedFrame,
+    ) -> Parked {
+        let share = self.shares.entry(PortId(key.in_port())).or_default();
+        if share.frames == FRAMES_PER_PORT || share.bytes + bytes > BYTES_PER_PORT {
+            return Parked::Full;
+        }
+        share.frames += 1;
+        share.bytes += bytes;
+        if let Some(id) = self.by_key.get(key)
+            && let Some(waiting) = self.waiting.get_mut(id)
+        {
+            waiting.frames.push(make());
+            return Parked::Behind;
+        }
+        self.next_id += 1;
+        self.by_key.insert(*key, self.next_id);
+        self.waiting.insert(
+            self.next_id,
+            Waiting {
+                key: *key,
+                frames: vec![make()],
+                since: now,
+            },
+        );
+        Parked::Ask(self.next_id)
+    }
+
+    /// Gives out the frames behind an upcall; `None` when they are gone already.
+    pub fn release(&mut self, id: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&id)?;
+        self.by_key.remove(&waiting.key);
+        if let Some(share) = self.shares.get_mut(&waiting.port()) {
+            share.frames -= waiting.frames.len();
+            share.bytes -= waiting.frames.iter().map(ParkedFrame::bytes).sum::<usize>();
+            if share.frames == 0 {
+                self.shares.remove(&waiting.port());
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Gives out everything that has waited too long.
+    pub fn expire(&mut self, now: u64) -> Vec<Waiting> {
+        self.release_if(|w| now.saturating_sub(w.since) > PATIENCE_MS)
+    }
+
+    /// Gives out the frames of a port that goes away.
+    pub fn forget_port(&mut self, port: PortId) -> Vec<Waiting> {
+        self.release_if(|w| w.port() == port)
+    }
+
+    fn release_if(&mut self, over: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let ids: Vec<u64> = self
+            .waiting
+            .iter()
+            .filter(|(_, w)| over(w))
+            .map(|(&id, _)| id)
+            .collect();
+        ids.into_iter().filter_map(|id| self.release(id)).collect()
+    }
+
+    /// All open questions in the order they arose, to be asked again.
+    #[must_use]
+    pub fn open(&self) -> Vec<(u64, &Waiting)> {
+        let mut open: Vec<_> = self.waiting.iter().map(|(&id, w)| (id, w)).collect();
+        open.sort_unstable_by_key(|(id, _)| *id);
+        open
+    }
+}
+
+impl ParkedFrame {
+    /// Length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.headers.as_slice().len() + self.payload.len()
+    }
+}

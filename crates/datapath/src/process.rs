@@ -1,0 +1,421 @@
+//! The switch process: the thread that speaks with supervisor, control and front ends.
+//!
+//! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use channel::link::{Link, Received};
+use channel::shared;
+use channel::supervision::{Ask, Tell};
+use channel::switching::{Order, PortConfig, Report, Request};
+use port::PortId;
+use port::counters::Counters;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::attach::Attachment;
+use crate::guest::GuestPort;
+use crate::switch::Switch;
+use crate::worker::{self, Notice, Notices, WorkerHandle};
+
+/// Flows in one message.
+const FLOWS_PER_REPORT: usize = 400;
+/// Port states in one message.
+const PORTS_PER_REPORT: usize = 64;
+
+type SupervisorLink = Link<Ask, Tell>;
+type ControlLink = Link<Report, Request>;
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Token {
+    Supervisor,
+    Control,
+    Notices,
+    Listener(PortId),
+    Connection(PortId),
+}
+
+impl Token {
+    fn encode(self) -> EventData {
+        EventData::new_u64(match self {
+            Token::Supervisor => 0,
+            Token::Control => 1,
+            Token::Notices => 2,
+            Token::Listener(id) => 3 | u64::from(id.0) << 8,
+            Token::Connection(id) => 4 | u64::from(id.0) << 8,
+        })
+    }
+
+    fn decode(data: EventData) -> Self {
+        let id = PortId((data.u64() >> 8) as u32);
+        match data.u64() & 0xff {
+            0 => Token::Supervisor,
+            1 => Token::Control,
+            2 => Token::Notices,
+            3 => Token::Listener(id),
+            _ => Token::Connection(id),
+        }
+    }
+}
+
+/// See the module.
+struct Process {
+    epoll: OwnedFd,
+    supervisor: SupervisorLink,
+    control: Option<ControlLink>,
+    notices: Notices,
+    worker: WorkerHandle,
+    ports: BTreeMap<PortId, Attachment>,
+    stop: bool,
+}
+
+/// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link.
+///
+/// # Errors
+/// What keeps the process from starting or from waiting for events.
+pub fn run(link: OwnedFd) -> io::Result<()> {
+    let mut supervisor = SupervisorLink::new(link);
+    let counters = match supervisor.recv()? {
+        Received::Message(Tell::StartSwitch, fds) => match fds.first() {
+            Some(fd) => Counters::map(fd).map_err(io::Error::other)?,
+            None => return Err(io::Error::other("the supervisor sent no counters")),
+        },
+        _ => return Err(io::Error::other("the supervisor did not say how to start")),
+    };
+    supervisor.set_nonblocking()?;
+    let (worker, notices) = worker::spawn(Switch::new(counters, random_seed()?))?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        &supervisor,
+        Token::Supervisor.encode(),
+        EventFlags::IN,
+    )?;
+    epoll::add(&epoll, &notices, Token::Notices.encode(), EventFlags::IN)?;
+    let mut process = Process {
+        epoll,
+        supervisor,
+        control: None,
+        notices,
+        worker,
+        ports: BTreeMap::new(),
+        stop: false,
+    };
+    while !process.stop {
+        process.turn()?;
+    }
+    process.close_all();
+    Ok(())
+}
+
+fn random_seed() -> io::Result<u64> {
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+impl Process {
+    fn turn(&mut self) -> io::Result<()> {
+        self.dial_due()?;
+        let timeout = self.next_dial().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            let left = left.max(Duration::from_millis(1));
+            Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        let mut events = [epoll::Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        }; 32];
+        let count = match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        for event in &events[..count] {
+            match Token::decode(event.data) {
+                Token::Supervisor => self.hear_supervisor()?,
+                Token::Control => self.hear_control(),
+                Token::Notices => self.hear_worker(),
+                Token::Listener(id) => self.accept(id),
+                Token::Connection(id) => self.pump(id),
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_supervisor(&mut self) -> io::Result<()> {
+        loop {
+            match self.supervisor.recv()? {
+                Received::Nothing => return Ok(()),
+                Received::Closed | Received::Message(Tell::Stop, _) => {
+                    self.stop = true;
+                    return Ok(());
+                }
+                Received::Message(Tell::ControlLink, mut fds) => {
+                    if let Some(fd) = fds.pop() {
+                        self.set_control(fd)?;
+                    }
+                }
+                Received::Message(Tell::Dialed { port, error }, mut fds) => {
+                    self.dialed(port, fds.pop(), error);
+                }
+                Received::Message(..) => {}
+            }
+        }
+    }
+
+    fn set_control(&mut self, fd: OwnedFd) -> io::Result<()> {
+        self.drop_control();
+        let link = ControlLink::new(fd);
+        link.set_nonblocking()?;
+        epoll::add(&self.epoll, &link, Token::Control.encode(), EventFlags::IN)?;
+        self.control = Some(link);
+        Ok(())
+    }
+
+    fn drop_control(&mut self) {
+        if let Some(link) = self.control.take() {
+            let _ = epoll::delete(&self.epoll, &link);
+            self.worker.call(|w| w.drop_control());
+        }
+    }
+
+    /// Sends a report; a control that is gone will ask again when it is back.
+    fn report(&mut self, report: &Report, fds: &[BorrowedFd<'_>]) {
+        let failed = match &self.control {
+            Some(link) => link.send(report, fds).err(),
+            None => return,
+        };
+        if let Some(error) = failed {
+            tracing::warn!("control does not listen: {error}");
+            self.drop_control();
+        }
+    }
+
+    fn hear_control(&mut self) {
+        loop {
+            let Some(link) = &mut self.control else {
+                return;
+            };
+            match link.recv() {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Message(request, fds)) => {
+                    let error = self.follow(request.order, fds).err();
+                    let number = request.number;
+                    self.report(&Report::Done { number, error }, &[]);
+                }
+                Ok(Received::Closed) => return self.drop_control(),
+                Err(error) => {
+                    tracing::error!("control makes no sense: {error}");
+                    return self.drop_control();
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, order: Order, mut fds: Vec<OwnedFd>) -> Result<(), String> {
+        match order {
+            Order::Adopt => self.adopt().map_err(|e| e.to_string()),
+            Order::Program(program) => {
+                self.worker.call(move |w| w.switch.set_program(program));
+                Ok(())
+            }
+            Order::AddPort(config) => self.add_port(config, fds.pop()),
+            Order::SetPort(config) => {
+                let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
+                port.set_mtu(config.mtu, &self.worker);
+                Ok(())
+            }
+            Order::RemovePort(id) => self.remove_port(id),
+            Order::DumpFlows => {
+                self.report_flows();
+                Ok(())
+            }
+            Order::PortStates => {
+                self.report_ports();
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands the state over to a new control process, and opens its rings.
+    fn adopt(&mut self) -> io::Result<()> {
+        let region = shared::Region::create()?;
+        let copy = region.try_clone()?;
+        let (upcalls, answers) = region.switch_ends()?;
+        let epoch = self.worker.call(|w| w.switch.program().epoch());
+        let adopted = Report::Adopted {
+            epoch,
+            ports: self.ports.values().map(|p| p.config().clone()).collect(),
+        };
+        let fds = [
+            copy.memory.as_fd(),
+            copy.upcall_bell.as_fd(),
+            copy.answer_bell.as_fd(),
+        ];
+        self.report(&adopted, &fds);
+        self.report_flows();
+        self.worker.call(move |w| w.set_control(upcalls, answers))
+    }
+
+    fn report_flows(&mut self) {
+        let flows = self.worker.call(|w| w.switch.flow_records(w.now()));
+        for part in flows.chunks(FLOWS_PER_REPORT) {
+            self.report(&Report::Flows(part.to_vec()), &[]);
+        }
+    }
+
+    fn report_ports(&mut self) {
+        let figures = self.worker.call(|w| w.switch.figures());
+        let states: Vec<_> = self.ports.values().map(Attachment::state).collect();
+        for part in states.chunks(PORTS_PER_REPORT) {
+            self.report(&Report::PortStates(part.to_vec(), figures), &[]);
+        }
+        if states.is_empty() {
+            self.report(&Report::PortStates(Vec::new(), figures), &[]);
+        }
+    }
+
+    fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
+        let id = config.id;
+        if id.0 as usize >= port::counters::MAX_PORTS || self.ports.contains_key(&id) {
+            return Err(format!("port number {} cannot be used", id.0));
+        }
+        if let Some(listener) = &listener {
+            rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
+            let token = Token::Listener(id).encode();
+            epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
+        }
+        let guest = GuestPort::new(config.mtu);
+        self.worker.call(move |w| w.switch.add_port(id, guest));
+        self.ports.insert(id, Attachment::new(config, listener));
+        Ok(())
+    }
+
+    fn remove_port(&mut self, id: PortId) -> Result<(), String> {
+        let mut port = self.ports.remove(&id).ok_or("no such port")?;
+        if let Some((socket, _)) = port.socket() {
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        if let Some(listener) = port.listener() {
+            let _ = epoll::delete(&self.epoll, listener);
+        }
+        port.close(None, &self.worker);
+        self.worker.call(move |w| w.switch.remove_port(id));
+        Ok(())
+    }
+
+    fn hear_worker(&mut self) {
+        self.notices.woke();
+        while let Some(Notice::QueueFault(id, queue, fault)) = self.notices.next() {
+            if let Some(port) = self.ports.get_mut(&id) {
+                port.queue_failed(queue, &fault.to_string(), &self.worker);
+            }
+            self.report_phase(id);
+        }
+    }
+
+    fn report_phase(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        if let Some(phase) = port.phase_change() {
+            let reason = port.reason().map(str::to_owned);
+            let report = Report::Phase {
+                port: id,
+                phase,
+                reason,
+            };
+            self.report(&report, &[]);
+        }
+    }
+
+    fn accept(&mut self, id: PortId) {
+        // The guest that is attached may be gone already: see to that first.
+        self.pump(id);
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        let attached = port.socket().is_some();
+        match port.accept() {
+            Ok(()) if !attached => self.watch(id),
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => tracing::warn!("a connection was not accepted: {error}"),
+        }
+    }
+
+    fn dialed(&mut self, id: PortId, socket: Option<OwnedFd>, error: Option<String>) {
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        let failed = match socket {
+            Some(socket) => port.attach(socket).err().map(|e| e.to_string()),
+            None => Some(error.unwrap_or_default()),
+        };
+        match failed {
+            Some(reason) => port.dial_failed(reason),
+            None => self.watch(id),
+        }
+    }
+
+    /// Waits for a new connection's messages.
+    fn watch(&mut self, id: PortId) {
+        let Some((socket, _)) = self.ports.get(&id).and_then(Attachment::socket) else {
+            return;
+        };
+        let token = Token::Connection(id).encode();
+        if let Err(error) = epoll::add(&self.epoll, socket, token, EventFlags::IN) {
+            tracing::error!("a connection cannot be waited for: {error}");
+        }
+        self.report_phase(id);
+    }
+
+    fn pump(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        // A socket that is closed leaves the epoll set by itself.
+        if !port.pump(&self.worker)
+            && let Some((socket, wants_write)) = port.socket()
+        {
+            let flags = if wants_write {
+                EventFlags::OUT
+            } else {
+                EventFlags::IN
+            };
+            let token = Token::Connection(id).encode();
+            let _ = epoll::modify(&self.epoll, socket, token, flags);
+        }
+        self.report_phase(id);
+    }
+
+    fn next_dial(&self) -> Option<Instant> {
+        self.ports.values().filter_map(Attachment::dial_at).min()
+    }
+
+    fn dial_due(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        for (id, port) in &mut self.ports {
+            if port.dial_at().is_some_and(|at| at <= now) {
+                port.dialing();
+                let path = port.config().socket.clone();
+                self.supervisor.send(&Ask::Dial { port: *id, path }, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn close_all(&mut self) {
+        for port in self.ports.values_mut() {
+            port.close(None, &self.worker);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The control process; started by `lasthop run`.
+
+#[path = "../process.rs"]
+mod process;
+
+fn main() -> std::process::ExitCode {
+    process::main("lasthop-control", control::engine::run)
+}

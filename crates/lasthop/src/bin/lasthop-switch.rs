@@ -1,0 +1,8 @@
+//! The switch process; started by `lasthop run`.
+
+#[path = "../process.rs"]
+mod process;
+
+fn main() -> std::process::ExitCode {
+    process::main("lasthop-switch", datapath::process::run)
+}

@@ -1,0 +1,280 @@
+//! A process that the supervisor started: its life, its link, its restarts.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use channel::link::{self, Link, Received};
+use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// The number under which a child finds its link.
+const CHILD_LINK: i32 = 3;
+/// A process that lived this long was no failure to start.
+const STEADY: Duration = Duration::from_secs(10);
+/// Longest wait before a restart.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// Which process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Decides.
+    Control,
+    /// Forwards.
+    Switch,
+}
+
+impl Kind {
+    fn binary(self) -> &'static str {
+        match self {
+            Kind::Control => "lasthop-control",
+            Kind::Switch => "lasthop-switch",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Control => "control",
+            Kind::Switch => "switch",
+        })
+    }
+}
+
+/// A running process.
+struct Alive {
+    process: std::process::Child,
+    pidfd: OwnedFd,
+    link: Link<Tell, Ask>,
+    since: Instant,
+}
+
+/// See the module.
+pub(super) struct Child {
+    kind: Kind,
+    alive: Option<Alive>,
+    restarts: u32,
+    /// Deaths in a row soon after the start.
+    failures: u32,
+    restart_at: Option<Instant>,
+}
+
+impl Child {
+    /// Starts the process.
+    ///
+    /// # Errors
+    /// Its binary is missing, or the system's refusal.
+    pub(super) fn start(kind: Kind) -> io::Result<Self> {
+        Ok(Self {
+            kind,
+            alive: Some(spawn(kind)?),
+            restarts: 0,
+            failures: 0,
+            restart_at: None,
+        })
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive.is_some()
+    }
+
+    /// The socket on which it asks.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.alive.as_ref().map(|a| a.link.as_fd())
+    }
+
+    /// Readable when it has died.
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.alive.as_ref().map(|a| a.pidfd.as_fd())
+    }
+
+    /// When it is to be started again.
+    pub(super) fn restart_at(&self) -> Option<Instant> {
+        self.restart_at
+    }
+
+    /// Sends it a message.
+    ///
+    /// # Errors
+    /// It is gone or does not read.
+    pub(super) fn tell(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match &self.alive {
+            Some(alive) => alive.link.send(tell, fds),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The next thing that it asks, if there is one. What makes no sense ends it.
+    pub(super) fn hear(&mut self) -> Option<(Ask, Vec<OwnedFd>)> {
+        let alive = self.alive.as_mut()?;
+        match alive.link.recv() {
+            Ok(Received::Message(ask, fds)) => Some((ask, fds)),
+            Ok(Received::Nothing | Received::Closed) => None,
+            Err(error) => {
+                tracing::error!("{} makes no sense: {error}", self.kind);
+                self.kill();
+                None
+            }
+        }
+    }
+
+    /// If it has died: notes when to start it again, and says how it died.
+    pub(super) fn reap(&mut self) -> Option<String> {
+        let status = self.alive.as_mut()?.process.try_wait().ok()??;
+        let text = format!("{} ended ({status})", self.kind);
+        tracing::warn!("{text}");
+        let lived = self
+            .alive
+            .take()
+            .map_or(Duration::ZERO, |a| a.since.elapsed());
+        self.failures = if lived < STEADY { self.failures + 1 } else { 0 };
+        // The first time at once; then 10 ms, 20 ms, ...
+        let delay = match self.failures {
+            0 | 1 => Duration::ZERO,
+            n => Duration::from_millis(5 << n.min(10)).min(MAX_DELAY),
+        };
+        self.restart_at = Some(Instant::now() + delay);
+        Some(text)
+    }
+
+    /// Starts it again when it is time. `true` when that was done.
+    ///
+    /// # Errors
+    /// As [`Child::start`].
+    pub(super) fn restart_if_due(&mut self) -> io::Result<bool> {
+        if self.restart_at.is_none_or(|at| at > Instant::now()) {
+            return Ok(false);
+        }
+        self.restart_at = None;
+        self.alive = Some(spawn(self.kind)?);
+        self.restarts += 1;
+        Ok(true)
+    }
+
+    /// Ends it now.
+    pub(super) fn kill(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            let _ = alive.process.kill();
+        }
+    }
+
+    /// Tells it to end, and ends it at the deadline.
+    pub(super) fn stop(&mut self, deadline: Instant) {
+        let _ = self.tell(&Tell::Stop, &[]);
+        let Some(alive) = &mut self.alive else {
+            return;
+        };
+        while Instant::now() < deadline {
+            if !matches!(alive.process.try_wait(), Ok(None)) {
+                self.alive = None;
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = alive.process.kill();
+        let _ = alive.process.wait();
+        self.alive = None;
+    }
+
+    /// For `lasthop status`.
+    pub(super) fn info(&self) -> ProcessInfo {
+        let alive = self.alive.as_ref();
+        ProcessInfo {
+            name: self.kind.to_string(),
+            pid: alive.map_or(0, |a| a.process.id()),
+            restarts: self.restarts,
+            uptime_ms: alive.map_or(0, |a| a.since.elapsed().as_millis() as u64),
+        }
+    }
+}
+
+fn spawn(kind: Kind) -> io::Result<Alive> {
+    let (ours, theirs) = link::pair()?;
+    let mut binary = std::env::current_exe()?;
+    binary.set_file_name(kind.binary());
+    let number = theirs.as_raw_fd();
+    let mut command = Command::new(&binary);
+    command
+        .env(LINK_FD, CHILD_LINK.to_string())
+        .stdin(Stdio::null())
+        .process_group(0);
+    // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.
+    unsafe { command.pre_exec(move || prepare_child(number)) };
+    let process = command
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
+    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+    let link = Link::new(ours);
+    link.set_nonblocking()?;
+    Ok(Alive {
+        process,
+        pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
+        link,
+        since: Instant::now(),
+    })
+}
+
+/// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link.
+fn prepare_child(link: i32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
+    unsafe {
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+    // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. When the link
+    // already has its number, only that flag is taken off.
+    let done = unsafe {
+        if link == CHILD_LINK {
+            libc::fcntl(link, libc::F_SETFD, 0)
+        } else {
+            libc::dup2(link, CHILD_LINK)
+        }
+    };
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Blocks the signals that end us; they become readable on the descriptor.
+///
+/// # Errors
+/// The system's refusal.
+pub(super) fn block_signals() -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised by sigemptyset before anything reads it, and signalfd's result is a
+    // new descriptor that nobody else owns.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        match libc::signalfd(-1, set.as_ptr(), flags) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Every guest brings descriptors: takes as many as the system allows.
+pub(super) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The soft limit that we had will do otherwise.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
