@@ -112,7 +112,15 @@ fn single_region(request: &Request) -> Result<RegionDesc, Refusal> {
     RegionDesc::parse(&mut reader).ok_or_else(|| "payload too short".into())
 }
 
-/// `ADD_MEM_REG`.
+/// Where the region with these addresses and this size is; its offset does not count.
+fn place(regions: &[Arc<Region>], desc: &RegionDesc) -> Option<usize> {
+    regions
+        .iter()
+        .position(|r| r.gpa() == desc.gpa && r.uva() == desc.uva && r.size() == desc.size)
+}
+
+/// `ADD_MEM_REG`. A region that is there already is mapped anew: QEMU up to 7.2 adds each region once for
+/// every queue pair.
 pub(super) fn add_region(
     session: &mut Session,
     mut request: Request,
@@ -121,16 +129,22 @@ pub(super) fn add_region(
     let desc = single_region(&request)?;
     let fd = request.fds.pop().ok_or(SHARE_HINT)?;
     let mut regions = session.regions();
-    if regions.len() >= MAX_REGIONS {
+    let before = place(&regions, &desc);
+    if before.is_none() && regions.len() >= MAX_REGIONS {
         return Err(format!("{MAX_REGIONS} memory regions are there already").into());
     }
-    regions.push(map(fd, &desc)?);
+    let region = map(fd, &desc)?;
+    match before {
+        Some(at) => regions[at] = region,
+        None => regions.push(region),
+    }
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
 }
 
 /// `REM_MEM_REG`: the region with the same addresses and size. A descriptor that old front ends send along
-/// is closed.
+/// is closed. A region that is not there is gone already: QEMU up to 7.2 removes each once for every queue
+/// pair.
 pub(super) fn remove_region(
     session: &mut Session,
     request: Request,
@@ -138,12 +152,10 @@ pub(super) fn remove_region(
 ) -> Result<Answer, Refusal> {
     let desc = single_region(&request)?;
     let mut regions = session.regions();
-    let at = regions
-        .iter()
-        .position(|r| r.gpa() == desc.gpa && r.uva() == desc.uva && r.size() == desc.size);
-    let at = at.ok_or_else(|| format!("no memory region at {:#x}", desc.gpa))?;
-    regions.remove(at);
-    session.install_regions(regions, backend)?;
+    if let Some(at) = place(&regions, &desc) {
+        regions.remove(at);
+        session.install_regions(regions, backend)?;
+    }
     Ok(Answer::Done)
 }
 
