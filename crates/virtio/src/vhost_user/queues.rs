@@ -27,6 +27,8 @@ pub(super) struct Vring {
     size: Option<u16>,
     addr: Option<VringAddr>,
     base: Option<u32>,
+    /// The position at the last reset, for a `GET_VRING_BASE` that comes too late; never started from.
+    parked: Option<u32>,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -39,9 +41,11 @@ pub(super) struct Vring {
 
 impl Vring {
     /// Back to the first state. Call and error descriptors stay: QEMU sets them once and starts again
-    /// without.
+    /// without. The position can still be asked for: QEMU 7.2 stops with `SET_STATUS` 0 first and
+    /// `GET_VRING_BASE` after, and would continue a paused or migrated guest at position 0.
     pub(super) fn reset(&mut self) {
         *self = Vring {
+            parked: self.base.or(self.parked),
             call: self.call.take(),
             err: self.err.take(),
             ..Vring::default()
@@ -201,6 +205,7 @@ impl Session {
             Err(Hold::Refused(reason)) => Err(reason),
             Ok(setup) => {
                 let layout = setup.layout;
+                self.queues[index].base = Some(setup.position);
                 backend.start_queue(index as u16, setup).map(|()| layout)
             }
         };

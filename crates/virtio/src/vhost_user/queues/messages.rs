@@ -122,7 +122,7 @@ pub(in crate::vhost_user) fn get_base(
     vring.problem = None;
     let answer = VringState {
         index: state.index,
-        num: vring.base.unwrap_or(fresh),
+        num: vring.base.or(vring.parked).unwrap_or(fresh),
     };
     Ok(Answer::payload(answer.to_bytes()))
 }

@@ -173,6 +173,44 @@ fn get_vring_base_stops_until_the_next_kick() {
 }
 
 #[test]
+fn qemu_asks_for_the_position_after_it_reset_the_device() {
+    let resets = [(code::SET_STATUS, u64s(&[0])), (code::RESET_DEVICE, vec![])];
+    for (reset, payload) in resets {
+        let mut rig = Rig::running();
+        rig.backend.position = Some(1234);
+        rig.tell(reset, payload, vec![]);
+        assert_eq!(rig.ask(code::GET_VRING_BASE, state(0, 0)), state(0, 1234));
+        assert_eq!(rig.ask(code::GET_VRING_BASE, state(1, 0)), state(1, 0));
+
+        // A driver that begins anew begins at the start, also when nobody says so.
+        rig.backend.take();
+        rig.features(Features::VERSION_1, F_PROTOCOL_FEATURES);
+        rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+        rig.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+        rig.kick(0);
+        assert_eq!(rig.backend.take(), ["start 0 at 0x0 disabled"]);
+    }
+}
+
+#[test]
+fn a_packed_queue_whose_position_is_lost_goes_on_where_it_began() {
+    let mut rig = Rig::ready();
+    rig.features(
+        Features::VERSION_1 | Features::RING_PACKED,
+        F_PROTOCOL_FEATURES,
+    );
+    rig.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    rig.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    rig.kick(0);
+    rig.tell(code::SET_STATUS, u64s(&[0]), vec![]);
+    assert_eq!(
+        rig.ask(code::GET_VRING_BASE, state(0, 0)),
+        state(0, 0x8000_8000),
+        "although no features are negotiated any more"
+    );
+}
+
+#[test]
 fn a_setting_that_changes_restarts_the_queue_where_it_was() {
     let mut rig = Rig::running();
     rig.backend.position = Some(5);
