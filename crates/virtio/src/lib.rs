@@ -7,3 +7,4 @@
 pub mod features;
 pub mod net;
 pub mod queue;
+pub mod vhost_user;

@@ -12,7 +12,7 @@ use super::{Chain, Inflight, Layout, MAX_CHAIN_BYTES, QueueFault, SegRange};
 use crate::features::Features;
 
 mod ring;
-use ring::{AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Ring, USED};
+use ring::{AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Ring, USED, is_available, positions};
 
 /// A packed virtqueue.
 #[derive(Debug)]
@@ -33,6 +33,9 @@ pub struct PackedQueue {
     in_flight: u16,
     /// Slots published since the last `needs_notify`.
     unnotified: u32,
+    /// Whether `needs_notify` has answered yet. What a former life published and did not notify is not
+    /// known, so the first answer does not go by the event index.
+    asked: bool,
     indirect: bool,
     event_idx: bool,
     kicks: Option<bool>,
@@ -42,30 +45,6 @@ pub struct PackedQueue {
     scratch: Vec<Desc>,
     mem: Arc<GuestMemory>,
     layout: Layout,
-}
-
-/// Splits a `SET_VRING_BASE` value into the available and the used position, and the slots between them.
-fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16), QueueFault> {
-    let next = Cursor::from_bits(position as u16);
-    let used = Cursor::from_bits((position >> 16) as u16);
-    if next.index >= size || used.index >= size {
-        return Err(QueueFault::BadPosition);
-    }
-    if position >> 16 == 0 && next.wrap {
-        // The front end knows only the available half: nothing can be in flight then.
-        return Ok((next, next, 0));
-    }
-    let in_flight = used.distance(next, size);
-    if in_flight > size {
-        return Err(QueueFault::BadPosition);
-    }
-    Ok((next, used, in_flight))
-}
-
-/// Whether a descriptor with these flags is available in the lap of `wrap`.
-#[inline]
-fn is_available(flags: u16, wrap: bool) -> bool {
-    (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
 }
 
 impl PackedQueue {
@@ -98,6 +77,7 @@ impl PackedQueue {
             first_flags: 0,
             in_flight,
             unnotified: 0,
+            asked: false,
             indirect: features.contains(Features::RING_INDIRECT_DESC),
             event_idx: features.contains(Features::RING_EVENT_IDX),
             kicks: None,
@@ -175,7 +155,7 @@ impl PackedQueue {
         if self.tracker.is_some()
             && let Some(chain) = self.take_pending(WRITABLE, segs)?
         {
-            return Ok(Some(chain));
+            return Ok(Some(chain.lifted()));
         }
         let Some(first) = self.look()? else {
             return Ok(None);
@@ -199,7 +179,8 @@ impl PackedQueue {
                 bytes: first.len,
             }));
         }
-        self.take_long(first, WRITABLE, segs).map(Some)
+        let chain = self.take_long(first, WRITABLE, segs)?;
+        Ok(Some(chain.lifted()))
     }
 
     /// The descriptor at the next slot, if it is available.
@@ -463,9 +444,10 @@ impl PackedQueue {
             return false;
         }
         fence(Ordering::SeqCst);
+        let asked = std::mem::replace(&mut self.asked, true);
         match self.ring.driver_event() {
             (EVENT_DISABLE, _) => false,
-            (EVENT_DESC, event) if self.event_idx => {
+            (EVENT_DESC, event) if self.event_idx && asked => {
                 packed_need_event(event, self.used, moved, self.size)
             }
             _ => true,

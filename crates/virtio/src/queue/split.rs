@@ -28,6 +28,9 @@ pub struct SplitQueue {
     staged: u16,
     /// Elements published since the last `needs_notify`.
     unnotified: u32,
+    /// Whether `needs_notify` has answered yet. What a former life published and did not notify is not
+    /// known, so the first answer does not go by the event index.
+    asked: bool,
     indirect: bool,
     event_idx: bool,
     kicks: Option<bool>,
@@ -70,6 +73,7 @@ impl SplitQueue {
             used,
             staged: 0,
             unnotified: 0,
+            asked: false,
             indirect: features.contains(Features::RING_INDIRECT_DESC),
             event_idx,
             kicks: None,
@@ -119,7 +123,8 @@ impl SplitQueue {
         segs: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, QueueFault> {
         if self.tracker.is_some() {
-            return self.take_tracked::<WRITABLE>(segs);
+            let chain = self.take_tracked::<WRITABLE>(segs)?;
+            return Ok(chain.as_ref().map(Chain::lifted));
         }
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -200,7 +205,8 @@ impl SplitQueue {
                 bytes: desc.len,
             });
         }
-        self.fetch_long(head, desc, WRITABLE, segs)
+        let chain = self.fetch_long(head, desc, WRITABLE, segs)?;
+        Ok(chain.lifted())
     }
 
     #[inline(never)]
@@ -326,9 +332,13 @@ impl SplitQueue {
         if !self.event_idx {
             return !self.rings.interrupts_suppressed();
         }
+        let asked = std::mem::replace(&mut self.asked, true);
         let Ok(moved) = u16::try_from(moved) else {
             return true;
         };
+        if !asked {
+            return true;
+        }
         need_event(
             self.rings.used_event(),
             self.used,

@@ -32,6 +32,30 @@ const AT_OFF_WRAP: usize = 0;
 const AT_EVENT_FLAGS: usize = 2;
 const EVENT_LEN: u32 = 4;
 
+/// Splits a `SET_VRING_BASE` value into the available and the used position, and the slots between them.
+pub(super) fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16), QueueFault> {
+    let next = Cursor::from_bits(position as u16);
+    let used = Cursor::from_bits((position >> 16) as u16);
+    if next.index >= size || used.index >= size {
+        return Err(QueueFault::BadPosition);
+    }
+    if position >> 16 == 0 && next.wrap {
+        // The front end knows only the available half: nothing can be in flight then.
+        return Ok((next, next, 0));
+    }
+    let in_flight = used.distance(next, size);
+    if in_flight > size {
+        return Err(QueueFault::BadPosition);
+    }
+    Ok((next, used, in_flight))
+}
+
+/// Whether a descriptor with these flags is available in the lap of `wrap`.
+#[inline]
+pub(super) fn is_available(flags: u16, wrap: bool) -> bool {
+    (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
+}
+
 /// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event structure
 /// 4 bytes, all mapped and aligned; the queue keeps the memory that they lie in.
 #[derive(Debug)]

@@ -78,7 +78,9 @@ proptest! {
         driver.start_at(start);
         let mut queue = driver.guest.queue_at(u32::from(start)).unwrap();
         let used_event = driver.guest.layout.driver + 4 + 2 * 8;
-        let mut used = start;
+        serve(&mut driver, &mut queue, 1);
+        prop_assert!(queue.needs_notify(), "the first batch");
+        let mut used = start.wrapping_add(1);
         for (n, ahead) in batches {
             let event = used.wrapping_add(ahead);
             driver.guest.set16(used_event, event);
@@ -97,6 +99,9 @@ proptest! {
         let mut queue = driver.guest.queue();
         let mut used = Cursor { index: 0, wrap: true };
         driver.guest.set16(driver.guest.layout.driver + 2, 2);
+        serve(&mut driver, &mut queue, 1);
+        prop_assert!(queue.needs_notify(), "the first batch");
+        used.advance(1, size);
         for (n, ahead) in batches {
             let (n, ahead) = (n.min(size), ahead.min(size - 1));
             let mut event = used;
@@ -149,11 +154,13 @@ fn several_batches_may_share_one_question() {
         let mut driver = Driver::new(Guest::new(4, features));
         let mut queue = driver.guest.queue();
         if driver.guest.packed() {
-            driver.guest.set16(driver.guest.layout.driver, 0x8001);
+            driver.guest.set16(driver.guest.layout.driver, 0x8002);
             driver.guest.set16(driver.guest.layout.driver + 2, 2);
         } else {
-            driver.guest.set16(driver.guest.layout.driver + 4 + 8, 1);
+            driver.guest.set16(driver.guest.layout.driver + 4 + 8, 2);
         }
+        serve(&mut driver, &mut queue, 1);
+        assert!(queue.needs_notify(), "the first batch");
         serve(&mut driver, &mut queue, 1);
         serve(&mut driver, &mut queue, 1);
         serve(&mut driver, &mut queue, 1);

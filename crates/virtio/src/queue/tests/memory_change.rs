@@ -77,6 +77,10 @@ fn used_elements_are_logged() {
 
 #[test]
 fn a_batch_across_the_end_is_logged_on_both_sides() {
+    if cfg!(miri) {
+        // A thousand chains, and nothing that the other tests do not show Miri.
+        return;
+    }
     for features in both(Features::empty()) {
         let log = log();
         let mut driver = Driver::new(Guest::new(1024, features));

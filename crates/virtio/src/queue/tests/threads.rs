@@ -7,7 +7,7 @@ use crate::features::Features;
 
 #[test]
 fn driver_and_device_run_side_by_side() {
-    let total = if cfg!(miri) { 24 } else { 20_000u32 };
+    let total = if cfg!(miri) { 24 } else { 2_000u32 };
     for features in both(Features::RING_INDIRECT_DESC) {
         let mut driver = Driver::new(Guest::new(4, features));
         let mut queue = driver.guest.queue();
