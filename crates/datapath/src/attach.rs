@@ -58,6 +58,8 @@ fn offer(config: &PortConfig) -> Offer {
 struct ToWorker<'a> {
     worker: &'a WorkerHandle,
     port: PortId,
+    /// The port's name, for the log.
+    name: &'a str,
 }
 
 impl ToWorker<'_> {
@@ -112,6 +114,15 @@ impl Backend for ToWorker<'_> {
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
         self.on_port(move |guest| guest.set_call(index, call));
+    }
+
+    fn queue_refused(&mut self, index: u16, reason: &str) {
+        tracing::warn!(port = self.name, queue = index, "not started: {reason}");
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        self.on_port(move |guest| guest.set_mtu(Some(mtu)));
+        Ok(())
     }
 
     fn send_rarp(&mut self, mac: [u8; 6]) {
@@ -190,6 +201,7 @@ impl Attachment {
         let backend = ToWorker {
             worker,
             port: self.config.id,
+            name: &self.config.name,
         };
         backend.on_port(move |guest| guest.set_mtu(mtu));
     }
@@ -253,6 +265,7 @@ impl Attachment {
         let mut backend = ToWorker {
             worker,
             port: self.config.id,
+            name: &self.config.name,
         };
         match pump(open, &mut backend) {
             Ok(()) => {
@@ -274,6 +287,7 @@ impl Attachment {
         let mut backend = ToWorker {
             worker,
             port: self.config.id,
+            name: &self.config.name,
         };
         if let Some(open) = &mut self.open {
             open.session.queue_failed(index, reason, &mut backend);
@@ -289,6 +303,7 @@ impl Attachment {
         let mut backend = ToWorker {
             worker,
             port: self.config.id,
+            name: &self.config.name,
         };
         open.session.close(&mut backend);
         if let Some(fault) = fault {
