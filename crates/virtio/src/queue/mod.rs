@@ -160,7 +160,9 @@ impl Queue {
     }
 
     /// As [`Queue::new`], with in-flight chains tracked in `inflight`. When an earlier process left chains
-    /// in flight there, they are taken again first, oldest first, and the region overrides `position`.
+    /// in flight there, they are taken again first, oldest first. A region that was used before overrides
+    /// `position`: a front end that lost its back end does not know where the queue stood. So whoever
+    /// resets the device brings a fresh, zeroed region.
     ///
     /// # Errors
     /// As [`Queue::new`]; [`QueueFault::InflightMismatch`] and [`QueueFault::InflightCorrupt`] for a

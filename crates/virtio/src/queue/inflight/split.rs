@@ -43,11 +43,14 @@ impl Tracker {
             pending: Pending::default(),
             part,
         };
-        if !tracker.part.used_before()? {
+        // Published and not yet cleared when the process died. More than the queue holds cannot be: the
+        // driver has reset the queue since, and the front end forgot to bring a fresh region.
+        let done = used.wrapping_sub(tracker.part.get16(AT_USED));
+        if !tracker.part.used_before()? || done > size {
             tracker.initialise(size, used);
             return Ok((tracker, None));
         }
-        tracker.finish_batch(size, used)?;
+        tracker.finish_batch(size, used, done)?;
         tracker.find_pending(size);
         let left = tracker.pending.heads.len() as u16;
         Ok((tracker, Some(used.wrapping_add(left))))
@@ -62,13 +65,9 @@ impl Tracker {
         self.part.seal();
     }
 
-    /// A batch whose used index was published, but whose marks were perhaps not cleared.
-    fn finish_batch(&mut self, size: u16, used: u16) -> Result<(), QueueFault> {
+    /// Clears the marks of the last batch: `done` elements that were published.
+    fn finish_batch(&mut self, size: u16, used: u16, done: u16) -> Result<(), QueueFault> {
         self.last_batch = self.part.get16(AT_LAST_BATCH);
-        let done = used.wrapping_sub(self.part.get16(AT_USED));
-        if done > size {
-            return Err(QueueFault::InflightCorrupt);
-        }
         let mut head = self.last_batch;
         for _ in 0..done {
             if head >= size {

@@ -289,7 +289,7 @@ fn a_region_that_is_not_the_queues_is_inflight_mismatch() {
 fn a_region_that_contradicts_itself_is_inflight_corrupt() {
     let corrupt = Some(QueueFault::InflightCorrupt);
     let guest = Guest::new(8, both(Features::RING_INDIRECT_DESC)[0]);
-    for (last_batch, used) in [(0, 0x8000), (8, 0xfffe), (0xffff, 0xffff)] {
+    for (last_batch, used) in [(8, 0xfffe), (0xffff, 0xffff)] {
         let part = part(8, false);
         part.seal();
         part.set16(12, last_batch);
@@ -315,6 +315,19 @@ fn a_region_that_contradicts_itself_is_inflight_corrupt() {
         part.poke(at, value);
         assert_eq!(resume(&driver.guest, &part).err(), corrupt, "{at} {value}");
     }
+}
+
+#[test]
+fn a_split_region_from_before_a_reset_is_begun_anew() {
+    let mut driver = Driver::new(Guest::new(8, both(Features::RING_INDIRECT_DESC)[0]));
+    let part = part(8, false);
+    part.seal();
+    part.set16(14, 500);
+    part.set8(16, 1);
+    let mut queue = resume(&driver.guest, &part).unwrap();
+    assert_eq!(part.get16(14), 0);
+    take_new(&mut driver, &mut queue, 1);
+    assert_eq!(take(&mut queue), None);
 }
 
 #[test]
