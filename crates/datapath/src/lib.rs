@@ -4,7 +4,8 @@
 //! process   main of the process, and the thread that speaks with supervisor, control and front ends
 //! attach    one port's socket, connection and vhost-user session
 //! worker    the thread that owns all queues: polls, sleeps, drains messages and answers
-//! switch    one batch at a time: key, match, deliver (no threads, no sockets)
+//! switch    one batch at a time: key, match (no threads, no sockets)
+//! fabric    the ports, and delivery of one frame to others
 //! guest     a port made of virtio queues
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! action belongs to which flow.
 
 pub mod attach;
+mod fabric;
 pub mod flow_table;
 pub mod guest;
 pub mod offload;

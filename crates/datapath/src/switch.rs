@@ -13,49 +13,25 @@
 
 use channel::records::{Answer, Upcall, key_from_words, mask_from_words};
 use channel::switching::{FlowRecord, SwitchFigures};
-use policy::{Action, Program, SegmentId};
-use port::counters::{Counters, Traffic};
-use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId};
+use policy::{Action, Program};
+use port::counters::Counters;
+use port::{Batch, DropReason, Offload, Payload, Port, PortId};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
-use wire::vlan::{HeaderBuf, VlanTci};
+use wire::vlan::HeaderBuf;
 
+use crate::fabric::{Fabric, InHand, spread};
 use crate::flow_table::FlowTable;
-use crate::offload::{self, Fitter};
+use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking, Waiting};
 
 /// Flows that the cache holds for each mask.
 pub const FLOWS: usize = 65_536;
 
-/// Ethernet header without tags, bytes.
-const ETHERNET: u32 = 14;
-const TAG: u16 = 4;
-
 /// Where upcalls go; the ring to control, or a test's list.
 pub trait UpcallSink {
     /// Sends one; `false` when there is no room or nobody there. It is asked again later.
     fn send(&mut self, upcall: &Upcall) -> bool;
-}
-
-/// A port with what one batch did to it.
-#[derive(Debug)]
-struct Slot<P> {
-    port: P,
-    delivered: Traffic,
-    /// Queue pairs that wait for a flush, one bit each.
-    unflushed: u64,
-}
-
-/// Everything but the frames' source, so that both can be borrowed at once.
-#[derive(Debug)]
-struct Fabric<P> {
-    /// By port id.
-    slots: Vec<Option<Slot<P>>>,
-    /// Ports with something to flush.
-    touched: Vec<PortId>,
-    program: Program,
-    counters: Counters,
-    fitter: Fitter,
 }
 
 /// See the module.
@@ -68,27 +44,12 @@ pub struct Switch<P> {
     figures: SwitchFigures,
 }
 
-/// A frame in hand: private headers, payload still at its sender.
-struct InHand<'a> {
-    headers: &'a mut HeaderBuf,
-    payload: Payload<'a>,
-    offload: Offload,
-    from: PortId,
-    hash: u64,
-}
-
 impl<P: Port> Switch<P> {
     /// A switch without ports. `seed` keys the flow cache's hash.
     #[must_use]
     pub fn new(counters: Counters, seed: u64) -> Self {
         Self {
-            fabric: Fabric {
-                slots: Vec::new(),
-                touched: Vec::with_capacity(64),
-                program: Program::default(),
-                counters,
-                fitter: Fitter::default(),
-            },
+            fabric: Fabric::new(counters),
             flows: FlowTable::new(FLOWS, seed),
             parking: Parking::default(),
             batch: Batch::new(),
@@ -98,16 +59,7 @@ impl<P: Port> Switch<P> {
 
     /// Adds a port under a new id, with its counters at zero.
     pub fn add_port(&mut self, id: PortId, port: P) {
-        let index = id.0 as usize;
-        if self.fabric.slots.len() <= index {
-            self.fabric.slots.resize_with(index + 1, || None);
-        }
-        self.fabric.counters.clear(id);
-        self.fabric.slots[index] = Some(Slot {
-            port,
-            delivered: Traffic::default(),
-            unflushed: 0,
-        });
+        self.fabric.add_port(id, port);
     }
 
     /// Takes a port out, with every flow from and to it and every frame of it that waits.
@@ -357,133 +309,6 @@ impl<P: Port> Switch<P> {
             );
         }
     }
-}
-
-/// Spreads flows over a receiver's queue pairs; the same flow always takes the same one.
-fn spread(key: &FlowKey) -> u64 {
-    key.with_in_port(0).hash(0) >> 32
-}
-
-impl<P: Port> Fabric<P> {
-    #[inline]
-    fn slot(&mut self, id: PortId) -> Option<&mut Slot<P>> {
-        self.slots.get_mut(id.0 as usize)?.as_mut()
-    }
-
-    #[inline]
-    fn execute(&mut self, action: Action, mut frame: InHand<'_>) {
-        let priority = strip_tag(&mut frame);
-        match action {
-            Action::Unicast { port, tag } => self.deliver(port, tag, priority, &mut frame),
-            Action::Flood { segment } => self.flood(segment, priority, &mut frame),
-            Action::Drop(reason) => self.counters.add_drops(frame.from, reason, 1),
-        }
-    }
-
-    fn flood(&mut self, segment: SegmentId, priority: VlanTci, frame: &mut InHand<'_>) {
-        let members = self.program.members(segment).len();
-        let mut receivers = 0;
-        for at in 0..members {
-            let member = self.program.members(segment)[at];
-            if member.port != frame.from {
-                receivers += 1;
-                self.deliver(member.port, member.tag, priority, frame);
-            }
-        }
-        if receivers == 0 {
-            self.counters
-                .add_drops(frame.from, DropReason::NoReceiver, 1);
-        }
-    }
-
-    /// Delivers an untagged frame to one port, with the tag that the port wants.
-    #[inline]
-    fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: &mut InHand<'_>) {
-        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
-            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
-            return;
-        };
-        // A second tag that went out first would move the frame to that tag's segment.
-        if tag.is_none() && frame.headers.vlan().is_some() {
-            self.counters
-                .add_drops(frame.from, DropReason::VlanNotAllowed, 1);
-            return;
-        }
-        let pairs = slot.port.pairs();
-        if pairs == 0 {
-            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
-            return;
-        }
-        let pair = if pairs == 1 {
-            0
-        } else {
-            (frame.hash % u64::from(pairs)) as u16
-        };
-        let mut offload = frame.offload;
-        if let Some(vid) = tag {
-            frame.headers.push_vlan(priority.with_vid(vid));
-            offload = shifted(offload, i32::from(TAG));
-        }
-        let out = Outgoing {
-            headers: frame.headers.as_slice(),
-            payload: frame.payload,
-            offload,
-        };
-        let link_header = ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 };
-        let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
-        if tag.is_some() {
-            frame.headers.pop_vlan();
-        }
-        slot.delivered.packets += done.traffic.packets;
-        slot.delivered.bytes += done.traffic.bytes;
-        if slot.unflushed == 0 {
-            self.touched.push(to);
-        }
-        slot.unflushed |= 1 << pair;
-        if let Some((reason, frames)) = done.lost {
-            self.counters.add_drops(to, reason, frames);
-        }
-    }
-
-    /// Publishes to every receiver that was touched.
-    fn flush(&mut self) {
-        while let Some(id) = self.touched.pop() {
-            let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
-                continue;
-            };
-            while slot.unflushed != 0 {
-                let pair = slot.unflushed.trailing_zeros() as u16;
-                slot.unflushed &= slot.unflushed - 1;
-                slot.port.flush(pair);
-            }
-            self.counters
-                .add_to(id, std::mem::take(&mut slot.delivered));
-        }
-    }
-}
-
-/// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.
-#[inline]
-fn strip_tag(frame: &mut InHand<'_>) -> VlanTci {
-    match frame.headers.pop_vlan() {
-        Some(tci) => {
-            frame.offload = shifted(frame.offload, -i32::from(TAG));
-            tci
-        }
-        None => VlanTci::new(0),
-    }
-}
-
-/// The offload of a frame whose headers grew or shrank in front of the network header.
-fn shifted(mut offload: Offload, by: i32) -> Offload {
-    let shift = |v: u16| (i32::from(v) + by) as u16;
-    if let Some(checksum) = &mut offload.checksum {
-        checksum.start = shift(checksum.start);
-    }
-    if let Some(gso) = &mut offload.gso {
-        gso.header_len = shift(gso.header_len);
-    }
-    offload
 }
 
 impl Switch<crate::guest::GuestPort> {

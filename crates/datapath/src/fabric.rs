@@ -1,0 +1,197 @@
+//! The ports of a switch, and how one frame gets from one of them to others.
+
+use policy::{Action, Program, SegmentId};
+use port::counters::{Counters, Traffic};
+use port::{DropReason, Offload, Outgoing, Payload, Port, PortId};
+use wire::flow::FlowKey;
+use wire::vlan::{HeaderBuf, VlanTci};
+
+use crate::offload::Fitter;
+
+/// Ethernet header without tags, bytes.
+const ETHERNET: u32 = 14;
+const TAG: u16 = 4;
+
+/// A port with what one batch did to it.
+#[derive(Debug)]
+pub(crate) struct Slot<P> {
+    pub(crate) port: P,
+    delivered: Traffic,
+    /// Queue pairs that wait for a flush, one bit each.
+    unflushed: u64,
+}
+
+/// Everything but the frames' source, so that both can be borrowed at once.
+#[derive(Debug)]
+pub(crate) struct Fabric<P> {
+    /// By port id.
+    pub(crate) slots: Vec<Option<Slot<P>>>,
+    /// Ports with something to flush.
+    touched: Vec<PortId>,
+    pub(crate) program: Program,
+    pub(crate) counters: Counters,
+    fitter: Fitter,
+}
+
+/// A frame in hand: private headers, payload still at its sender.
+pub(crate) struct InHand<'a> {
+    pub(crate) headers: &'a mut HeaderBuf,
+    pub(crate) payload: Payload<'a>,
+    pub(crate) offload: Offload,
+    pub(crate) from: PortId,
+    pub(crate) hash: u64,
+}
+
+/// Spreads flows over a receiver's queue pairs; the same flow always takes the same one.
+pub(crate) fn spread(key: &FlowKey) -> u64 {
+    key.with_in_port(0).hash(0) >> 32
+}
+
+impl<P: Port> Fabric<P> {
+    /// Without ports and with a program that forwards nothing.
+    pub(crate) fn new(counters: Counters) -> Self {
+        Self {
+            slots: Vec::new(),
+            touched: Vec::with_capacity(64),
+            program: Program::default(),
+            counters,
+            fitter: Fitter::default(),
+        }
+    }
+
+    /// Puts a port in its place, with its counters at zero.
+    pub(crate) fn add_port(&mut self, id: PortId, port: P) {
+        let index = id.0 as usize;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || None);
+        }
+        self.counters.clear(id);
+        self.slots[index] = Some(Slot {
+            port,
+            delivered: Traffic::default(),
+            unflushed: 0,
+        });
+    }
+
+    /// The port, if there is one of this number.
+    #[inline]
+    pub(crate) fn slot(&mut self, id: PortId) -> Option<&mut Slot<P>> {
+        self.slots.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Does to a frame what its flow says.
+    #[inline]
+    pub(crate) fn execute(&mut self, action: Action, mut frame: InHand<'_>) {
+        let priority = strip_tag(&mut frame);
+        match action {
+            Action::Unicast { port, tag } => self.deliver(port, tag, priority, &mut frame),
+            Action::Flood { segment } => self.flood(segment, priority, &mut frame),
+            Action::Drop(reason) => self.counters.add_drops(frame.from, reason, 1),
+        }
+    }
+
+    fn flood(&mut self, segment: SegmentId, priority: VlanTci, frame: &mut InHand<'_>) {
+        let members = self.program.members(segment).len();
+        let mut receivers = 0;
+        for at in 0..members {
+            let member = self.program.members(segment)[at];
+            if member.port != frame.from {
+                receivers += 1;
+                self.deliver(member.port, member.tag, priority, frame);
+            }
+        }
+        if receivers == 0 {
+            self.counters
+                .add_drops(frame.from, DropReason::NoReceiver, 1);
+        }
+    }
+
+    /// Delivers an untagged frame to one port, with the tag that the port wants.
+    #[inline]
+    fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: &mut InHand<'_>) {
+        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
+            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
+            return;
+        };
+        // A second tag that went out first would move the frame to that tag's segment.
+        if tag.is_none() && frame.headers.vlan().is_some() {
+            self.counters
+                .add_drops(frame.from, DropReason::VlanNotAllowed, 1);
+            return;
+        }
+        let pairs = slot.port.pairs();
+        if pairs == 0 {
+            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
+            return;
+        }
+        let pair = if pairs == 1 {
+            0
+        } else {
+            (frame.hash % u64::from(pairs)) as u16
+        };
+        let mut offload = frame.offload;
+        if let Some(vid) = tag {
+            frame.headers.push_vlan(priority.with_vid(vid));
+            offload = shifted(offload, i32::from(TAG));
+        }
+        let out = Outgoing {
+            headers: frame.headers.as_slice(),
+            payload: frame.payload,
+            offload,
+        };
+        let link_header = ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 };
+        let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
+        if tag.is_some() {
+            frame.headers.pop_vlan();
+        }
+        slot.delivered.packets += done.traffic.packets;
+        slot.delivered.bytes += done.traffic.bytes;
+        if slot.unflushed == 0 {
+            self.touched.push(to);
+        }
+        slot.unflushed |= 1 << pair;
+        if let Some((reason, frames)) = done.lost {
+            self.counters.add_drops(to, reason, frames);
+        }
+    }
+
+    /// Publishes to every receiver that was touched.
+    pub(crate) fn flush(&mut self) {
+        while let Some(id) = self.touched.pop() {
+            let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+                continue;
+            };
+            while slot.unflushed != 0 {
+                let pair = slot.unflushed.trailing_zeros() as u16;
+                slot.unflushed &= slot.unflushed - 1;
+                slot.port.flush(pair);
+            }
+            self.counters
+                .add_to(id, std::mem::take(&mut slot.delivered));
+        }
+    }
+}
+
+/// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.
+#[inline]
+fn strip_tag(frame: &mut InHand<'_>) -> VlanTci {
+    match frame.headers.pop_vlan() {
+        Some(tci) => {
+            frame.offload = shifted(frame.offload, -i32::from(TAG));
+            tci
+        }
+        None => VlanTci::new(0),
+    }
+}
+
+/// The offload of a frame whose headers grew or shrank in front of the network header.
+fn shifted(mut offload: Offload, by: i32) -> Offload {
+    let shift = |v: u16| (i32::from(v) + by) as u16;
+    if let Some(checksum) = &mut offload.checksum {
+        checksum.start = shift(checksum.start);
+    }
+    if let Some(gso) = &mut offload.gso {
+        gso.header_len = shift(gso.header_len);
+    }
+    offload
+}
