@@ -68,7 +68,7 @@ pub fn check(
         };
     };
     let end = u32::from(checksum.start) + u32::from(checksum.offset) + 2;
-    if end > len || checksum.start < parsed.l3_offset {
+    if end > len || checksum.start < parsed.l3_offset || !parsed.has_ethernet() {
         return Err(DropReason::BadOffload);
     }
     let Some(gso) = &mut offload.gso else {
