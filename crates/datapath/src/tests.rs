@@ -1,1 +1,7 @@
+//! What needs neither threads nor sockets.
 
+mod bench;
+mod flow_table;
+mod offload;
+mod parking;
+mod switching;

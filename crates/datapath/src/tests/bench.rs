@@ -1,0 +1,418 @@
+//! A switch on a bench: test ports all around, a control that decides with `policy`, and counters of
+//! which every single one is accounted for.
+//!
+//! [`Bench::step`] names every counter that its action moves. Any other counter that moves fails the
+//! test, with the port's name.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use channel::records::{Answer, Upcall};
+use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+use port::counters::Counters;
+use port::loopback::LoopbackPort;
+use port::{Accepts, Batch, DropReason, Offload, Outgoing, Port, PortId, REASONS};
+use testkit::net::NetHeader;
+use virtio::features::Features;
+use wire::MacAddr;
+
+use crate::guest::header;
+use crate::switch::{Switch, UpcallSink};
+
+pub(super) const BLUE: SegmentId = SegmentId(1);
+pub(super) const RED: SegmentId = SegmentId(2);
+pub(super) const PLAIN: SegmentId = SegmentId(3);
+
+/// Ports 1, 2 and 3 in blue, 4 a trunk of blue and red, 5 in red, 6 a trunk of plain (untagged) and
+/// blue, 7 in plain.
+fn model() -> Model {
+    let segment = |name: &str, vlan| Segment {
+        name: name.into(),
+        vlan,
+    };
+    let modes = [
+        (1, PortMode::Access(BLUE)),
+        (2, PortMode::Access(BLUE)),
+        (3, PortMode::Access(BLUE)),
+        (4, PortMode::Trunk(vec![BLUE, RED])),
+        (5, PortMode::Access(RED)),
+        (6, PortMode::Trunk(vec![PLAIN, BLUE])),
+        (7, PortMode::Access(PLAIN)),
+    ];
+    Model {
+        segments: BTreeMap::from([
+            (BLUE, segment("blue", Some(10))),
+            (RED, segment("red", Some(20))),
+            (PLAIN, segment("plain", None)),
+        ]),
+        ports: modes.map(|(id, mode)| (PortId(id), mode)).into(),
+    }
+}
+
+/// A port that a test can reach into while the switch has it.
+#[derive(Clone, Debug)]
+pub(super) struct TestPort(Rc<RefCell<State>>);
+
+#[derive(Debug)]
+struct State {
+    port: LoopbackPort,
+    mtu: u32,
+    pairs: u16,
+    /// Frames delivered to each pair since its last flush, and flushes.
+    unflushed: u64,
+    by_pair: Vec<u64>,
+}
+
+impl TestPort {
+    fn new() -> Self {
+        Self(Rc::new(RefCell::new(State {
+            port: LoopbackPort::new(false),
+            mtu: u32::from(u16::MAX),
+            pairs: 1,
+            unflushed: 0,
+            by_pair: vec![0; 64],
+        })))
+    }
+
+    pub(super) fn set_accepts(&self, accepts: Accepts) {
+        self.0.borrow_mut().port.accepts = accepts;
+    }
+
+    pub(super) fn set_mtu(&self, mtu: u32) {
+        self.0.borrow_mut().mtu = mtu;
+    }
+
+    pub(super) fn set_pairs(&self, pairs: u16) {
+        self.0.borrow_mut().pairs = pairs;
+    }
+
+    pub(super) fn by_pair(&self) -> Vec<u64> {
+        let state = self.0.borrow();
+        state.by_pair[..usize::from(state.pairs)].to_vec()
+    }
+
+    pub(super) fn push(&self, frame: &[u8], offload: Offload) {
+        let mut state = self.0.borrow_mut();
+        state.port.waiting.push_back((frame.to_vec(), offload));
+    }
+
+    /// What was delivered and flushed since the last call.
+    pub(super) fn delivered(&self) -> Vec<(Vec<u8>, Offload)> {
+        let mut state = self.0.borrow_mut();
+        assert_eq!(state.unflushed, 0, "frames without a flush");
+        std::mem::take(&mut state.port.delivered)
+    }
+
+    /// The same, when no offload is expected.
+    pub(super) fn frames(&self) -> Vec<Vec<u8>> {
+        let plain = |(frame, offload)| {
+            assert_eq!(offload, Offload::default());
+            frame
+        };
+        self.delivered().into_iter().map(plain).collect()
+    }
+}
+
+impl Port for TestPort {
+    fn pairs(&self) -> u16 {
+        self.0.borrow().pairs
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.0.borrow().port.accepts
+    }
+
+    fn mtu(&self) -> u32 {
+        self.0.borrow().mtu
+    }
+
+    fn take(&mut self, pair: u16, batch: &mut Batch) {
+        self.0.borrow_mut().port.take(pair, batch);
+    }
+
+    fn release(&mut self, pair: u16) {
+        self.0.borrow_mut().port.release(pair);
+    }
+
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        let mut state = self.0.borrow_mut();
+        state.unflushed |= 1 << pair;
+        state.port.deliver(pair, frame)?;
+        state.by_pair[usize::from(pair)] += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self, pair: u16) {
+        self.0.borrow_mut().unflushed &= !(1 << pair);
+    }
+
+    fn arm(&mut self, _pair: u16, _on: bool) -> bool {
+        false
+    }
+}
+
+/// Any port, so that decorated ones can stand beside plain ones.
+pub(super) struct Any(Box<dyn Port>);
+
+impl Port for Any {
+    fn pairs(&self) -> u16 {
+        self.0.pairs()
+    }
+
+    fn accepts(&self) -> Accepts {
+        self.0.accepts()
+    }
+
+    fn mtu(&self) -> u32 {
+        self.0.mtu()
+    }
+
+    fn take(&mut self, pair: u16, batch: &mut Batch) {
+        self.0.take(pair, batch);
+    }
+
+    fn release(&mut self, pair: u16) {
+        self.0.release(pair);
+    }
+
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        self.0.deliver(pair, frame)
+    }
+
+    fn flush(&mut self, pair: u16) {
+        self.0.flush(pair);
+    }
+
+    fn arm(&mut self, pair: u16, on: bool) -> bool {
+        self.0.arm(pair, on)
+    }
+}
+
+/// Upcalls up to a limit.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) upcalls: Vec<Upcall>,
+    pub(super) room: usize,
+}
+
+impl UpcallSink for Ring {
+    fn send(&mut self, upcall: &Upcall) -> bool {
+        if self.upcalls.len() >= self.room {
+            return false;
+        }
+        self.upcalls.push(upcall.clone());
+        true
+    }
+}
+
+/// What control has learned.
+#[derive(Debug, Default)]
+struct Fdb(HashMap<(SegmentId, MacAddr), PortId>);
+
+impl Lookup for Fdb {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self.0.get(&(segment, mac)).copied()
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
+    }
+}
+
+/// One counter that a step moves.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Move {
+    /// Port, frames, bytes.
+    From(u32, u64, u64),
+    /// Port, frames, bytes.
+    To(u32, u64, u64),
+    /// Port, reason, frames.
+    Drop(u32, DropReason, u64),
+    Hits(u64),
+    Misses(u64),
+    Upcalls(u64),
+}
+
+/// See the module.
+pub(super) struct Bench {
+    pub(super) switch: Switch<Any>,
+    pub(super) ring: Ring,
+    pub(super) now: u64,
+    ports: BTreeMap<u32, TestPort>,
+    counters: Counters,
+    fdb: Fdb,
+}
+
+impl Bench {
+    /// All seven ports.
+    pub(super) fn new() -> Self {
+        let counters = Counters::heap();
+        let mut bench = Self {
+            switch: Switch::new(counters.clone(), 7),
+            ring: Ring {
+                upcalls: Vec::new(),
+                room: usize::MAX,
+            },
+            now: 1_000,
+            ports: BTreeMap::new(),
+            counters,
+            fdb: Fdb::default(),
+        };
+        let program = Program::compile(&model(), 1).expect("a sound model");
+        bench.switch.set_program(program);
+        for id in 1..=7 {
+            let port = TestPort::new();
+            bench.ports.insert(id, port.clone());
+            bench.plug(id, port);
+        }
+        bench
+    }
+
+    /// Puts another port in the place of `id`.
+    pub(super) fn plug(&mut self, id: u32, port: impl Port + 'static) {
+        self.switch.add_port(PortId(id), Any(Box::new(port)));
+    }
+
+    pub(super) fn port(&self, id: u32) -> TestPort {
+        self.ports[&id].clone()
+    }
+
+    /// Control knows that `mac` is behind `port`.
+    pub(super) fn learn(&mut self, segment: SegmentId, mac: [u8; 6], port: u32) {
+        self.fdb.0.insert((segment, MacAddr(mac)), PortId(port));
+    }
+
+    /// Has `port` send a frame and the switch serve it.
+    pub(super) fn send(&mut self, port: u32, frame: &[u8]) {
+        self.send_with(port, frame, &NetHeader::default());
+    }
+
+    pub(super) fn send_with(&mut self, port: u32, frame: &[u8], header: &NetHeader) {
+        self.port(port).push(frame, offload(header));
+        self.serve(port);
+    }
+
+    /// Serves until nothing is left.
+    pub(super) fn serve(&mut self, port: u32) {
+        while self.switch.serve(PortId(port), 0, self.now, &mut self.ring) {}
+    }
+
+    /// Control answers all upcalls; returns how many.
+    pub(super) fn decide(&mut self) -> usize {
+        let upcalls = std::mem::take(&mut self.ring.upcalls);
+        for upcall in &upcalls {
+            let key = upcall.flow_key();
+            let decision = decide(self.switch.program(), &self.fdb, &key);
+            self.switch.answer(
+                Answer::Install {
+                    upcall: Some(upcall.id),
+                    key: *key.masked(&decision.mask).words(),
+                    mask: *decision.mask.words(),
+                    action: decision.action,
+                    segment: decision.segment,
+                },
+                self.now,
+            );
+        }
+        upcalls.len()
+    }
+
+    /// Answers the oldest upcall once, with this action.
+    pub(super) fn answer_once(&mut self, action: Action) {
+        let upcall = self.ring.upcalls.remove(0).id;
+        self.switch
+            .answer(Answer::Once { upcall, action }, self.now);
+    }
+
+    /// Sends the frame and has control decide.
+    pub(super) fn send_and_decide(&mut self, port: u32, frame: &[u8]) {
+        self.send(port, frame);
+        self.decide();
+    }
+
+    /// Runs `act`, which moves exactly these counters.
+    #[track_caller]
+    pub(super) fn step(&mut self, moves: &[Move], act: impl FnOnce(&mut Self)) {
+        let mut wanted = self.reading();
+        act(self);
+        for m in moves {
+            for (name, by) in named(*m) {
+                *wanted.entry(name).or_default() += by;
+            }
+        }
+        let got = self.reading();
+        for (name, value) in &got {
+            let expected = wanted.get(name).copied().unwrap_or(0);
+            assert_eq!(*value, expected, "counter \"{name}\" is not as expected");
+        }
+        assert_eq!(got.len(), wanted.len(), "a counter that does not exist");
+    }
+
+    /// Every counter there is, by name.
+    pub(super) fn reading(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for id in 0..16 {
+            let counts = self.counters.read(PortId(id));
+            let (from, to) = (counts.from_guest, counts.to_guest);
+            for m in [
+                Move::From(id, from.packets, from.bytes),
+                Move::To(id, to.packets, to.bytes),
+            ] {
+                all.extend(named(m));
+            }
+            for reason in REASONS {
+                all.extend(named(Move::Drop(id, *reason, counts.dropped(*reason))));
+            }
+        }
+        let figures = self.switch.figures();
+        for m in [
+            Move::Hits(figures.hits),
+            Move::Misses(figures.misses),
+            Move::Upcalls(figures.upcalls),
+        ] {
+            all.extend(named(m));
+        }
+        all
+    }
+
+    /// Frames in, frames out and frames dropped, over all ports.
+    pub(super) fn totals(&self) -> (u64, u64, u64) {
+        let ids = (0..16).map(|id| self.counters.read(PortId(id)));
+        ids.fold((0, 0, 0), |(from, to, drops), c| {
+            (
+                from + c.from_guest.packets,
+                to + c.to_guest.packets,
+                drops + c.drops.iter().sum::<u64>(),
+            )
+        })
+    }
+}
+
+fn named(m: Move) -> Vec<(String, u64)> {
+    let traffic = |way, id, packets, bytes| {
+        vec![
+            (format!("port {id} {way} packets"), packets),
+            (format!("port {id} {way} bytes"), bytes),
+        ]
+    };
+    match m {
+        Move::From(id, packets, bytes) => traffic("from", id, packets, bytes),
+        Move::To(id, packets, bytes) => traffic("to", id, packets, bytes),
+        Move::Drop(id, reason, n) => vec![(format!("port {id} drops {reason}"), n)],
+        Move::Hits(n) => vec![("hits".into(), n)],
+        Move::Misses(n) => vec![("misses".into(), n)],
+        Move::Upcalls(n) => vec![("upcalls".into(), n)],
+    }
+}
+
+/// What the switch makes of a sender's header when everything was negotiated.
+pub(super) fn offload(header: &NetHeader) -> Offload {
+    let header = virtio::net::NetHeader::decode(&header.to_bytes());
+    header::decode(&header, Features::all()).expect("a legal header")
+}
+
+/// The header that a receiver sees.
+pub(super) fn encoded(offload: &Offload) -> NetHeader {
+    NetHeader::from_bytes(header::encode(offload, 1))
+}

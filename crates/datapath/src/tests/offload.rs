@@ -1,0 +1,385 @@
+//! What a sender may leave undone, and what becomes of it at a receiver that does not take it.
+
+use memory::Segment;
+use port::decorate::Faulty;
+use port::loopback::LoopbackPort;
+use port::{Accepts, DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload};
+use proptest::prelude::*;
+use testkit::net::{NEEDS_CSUM, NetHeader};
+use testkit::packets::{
+    Flow, arp_request, mac, on_the_wire, tcp, tcp_super, udp, udp_partial, udp_super,
+    verify_checksums, vlan_tagged,
+};
+use wire::build::PacketBuilder;
+use wire::packet::Parsed;
+use wire::segment::GsoKind;
+use wire::vlan::CAP;
+use wire::{MacAddr, VlanTci};
+
+use super::bench::offload;
+use crate::offload::{Delivered, Fitter, check};
+
+fn checked(frame: &[u8], mut offload: Offload) -> Result<Offload, DropReason> {
+    let headers = &frame[..frame.len().min(CAP)];
+    let parsed = Parsed::parse(headers, frame.len());
+    check(headers, frame.len() as u32, &parsed, &mut offload).map(|()| offload)
+}
+
+fn checksum(start: u16, offset: u16) -> Offload {
+    Offload {
+        checksum: Some(PartialChecksum { start, offset }),
+        gso: None,
+    }
+}
+
+fn with_gso(base: Offload, change: impl FnOnce(&mut Gso)) -> Offload {
+    let mut gso = base.gso.expect("a super-frame");
+    change(&mut gso);
+    Offload {
+        gso: Some(gso),
+        ..base
+    }
+}
+
+const BAD: Result<Offload, DropReason> = Err(DropReason::BadOffload);
+
+#[test]
+fn cve_2024_11614_checksum_beyond_the_packet() {
+    let frame = udp(&Flow::v4(1, 2), &[0; 58]);
+    let len = frame.len() as u16;
+    assert_eq!(len, 100);
+    for (start, offset) in [(34, 64), (98, 0), (14, 84)] {
+        assert!(
+            checked(&frame, checksum(start, offset)).is_ok(),
+            "{start} {offset}"
+        );
+    }
+    for (start, offset) in [
+        (34, 65),
+        (99, 0),
+        (100, 0),
+        (34, u16::MAX),
+        (u16::MAX, 0),
+        (u16::MAX, u16::MAX),
+        (u16::MAX - 33, 34),
+    ] {
+        assert_eq!(
+            checked(&frame, checksum(start, offset)),
+            BAD,
+            "{start} {offset}"
+        );
+    }
+}
+
+#[test]
+fn a_checksum_does_not_touch_the_ethernet_header() {
+    let frame = udp(&Flow::v4(1, 2), &[0; 20]);
+    for start in 0..14 {
+        assert_eq!(checked(&frame, checksum(start, 6)), BAD);
+    }
+    let tagged = vlan_tagged(&frame, 5);
+    assert_eq!(checked(&tagged, checksum(17, 0)), BAD);
+    assert!(checked(&tagged, checksum(18, 0)).is_ok());
+    // The type says that there is a tag, and there is no room for one: no Ethernet header at all.
+    for len in 14..18 {
+        for start in 0..12 {
+            assert_eq!(
+                checked(&tagged[..len], checksum(start, 0)),
+                BAD,
+                "{len} {start}"
+            );
+        }
+    }
+}
+
+#[test]
+fn plain_frames_have_nothing_to_check() {
+    for frame in [udp(&Flow::v4(1, 2), &[]), vec![0xff; 14], vec![0; 60]] {
+        assert_eq!(checked(&frame, Offload::default()), Ok(Offload::default()));
+    }
+}
+
+#[test]
+fn segmentation_comes_with_a_checksum() {
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 3000], 1448);
+    let alone = Offload {
+        checksum: None,
+        ..offload(&header)
+    };
+    assert_eq!(checked(&frame, alone), BAD);
+}
+
+#[test]
+fn the_description_is_completed_from_the_headers() {
+    let flows = [
+        (Flow::v4(1, 2), 54, 42, GsoKind::Tcp4, GsoKind::Udp4),
+        (Flow::v6(1, 2), 74, 62, GsoKind::Tcp6, GsoKind::Udp6),
+        (
+            Flow::v6(1, 2).tagged(9),
+            78,
+            66,
+            GsoKind::Tcp6,
+            GsoKind::Udp6,
+        ),
+    ];
+    for (flow, tcp_len, udp_len, tcp_kind, udp_kind) in flows {
+        for ((frame, header), len, kind) in [
+            (tcp_super(&flow, 1, &[0; 3000], 1000), tcp_len, tcp_kind),
+            (udp_super(&flow, &[0; 3000], 1000), udp_len, udp_kind),
+        ] {
+            // The sender's own header length is a hint that may lie.
+            let lying = NetHeader {
+                hdr_len: 7,
+                ..header
+            };
+            let gso = checked(&frame, offload(&lying))
+                .expect("sound")
+                .gso
+                .expect("kept");
+            assert_eq!((gso.header_len, gso.kind, gso.size), (len, kind, 1000));
+        }
+    }
+}
+
+#[test]
+fn the_kind_is_that_of_the_packet() {
+    let (tcp4, h4) = tcp_super(&Flow::v4(1, 2), 1, &[0; 3000], 1000);
+    let (udp4, u4) = udp_super(&Flow::v4(1, 2), &[0; 3000], 1000);
+    let (tcp6, h6) = tcp_super(&Flow::v6(1, 2), 1, &[0; 3000], 1000);
+    let (udp6, u6) = udp_super(&Flow::v6(1, 2), &[0; 3000], 1000);
+    let kinds = [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp4, GsoKind::Udp6];
+    for (frame, header, right) in [(tcp4, h4, 0), (tcp6, h6, 1), (udp4, u4, 2), (udp6, u6, 3)] {
+        for (at, kind) in kinds.into_iter().enumerate() {
+            let asked = with_gso(offload(&header), |g| g.kind = kind);
+            // A sender cannot say which UDP it is; the switch looks itself.
+            let fits = at == right || (right == 3 && at == 2);
+            assert_eq!(
+                checked(&frame, asked).is_ok(),
+                fits,
+                "{kind:?} of frame {right}"
+            );
+        }
+    }
+    let arp = arp_request(mac(1), [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    assert_eq!(checked(&arp, offload(&h4)), BAD);
+}
+
+#[test]
+fn segmentation_that_makes_no_sense_is_refused() {
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 3000], 1000);
+    let good = offload(&header);
+    assert!(checked(&frame, good).is_ok());
+    let zero = with_gso(good, |g| g.size = 0);
+    assert_eq!(checked(&frame, zero), BAD, "segments of nothing");
+    let many = with_gso(good, |g| g.size = 1);
+    assert_eq!(checked(&frame, many), BAD, "one segment for each byte");
+    for (start, field) in [(33, 17), (34, 6), (35, 16), (34, 18), (54, 0)] {
+        let elsewhere = Offload {
+            checksum: Some(PartialChecksum {
+                start,
+                offset: field,
+            }),
+            ..good
+        };
+        assert_eq!(
+            checked(&frame, elsewhere),
+            BAD,
+            "checksum at {start} + {field}"
+        );
+    }
+    let mut longer = frame.clone();
+    longer[16..18].copy_from_slice(&9000u16.to_be_bytes());
+    assert_eq!(checked(&longer, good), BAD, "an IP length beyond the frame");
+    let mut padded = frame.clone();
+    padded.extend([0; 9]);
+    assert_eq!(checked(&padded, good), BAD, "bytes behind the IP packet");
+    let (udp_frame, udp_header) = udp_super(&Flow::v4(1, 2), &[0; 3000], 1000);
+    let ecn = with_gso(offload(&udp_header), |g| g.ecn = true);
+    assert_eq!(checked(&udp_frame, ecn), BAD, "ECN of UDP");
+}
+
+#[test]
+fn headers_that_do_not_fit_the_snapshot_cannot_be_segmented() {
+    let frame = PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2)))
+        .ipv6([0u16; 8], [1u16; 8])
+        .extension(60, &[0; CAP])
+        .udp(1, 2)
+        .payload(&[0; 3000])
+        .build();
+    let start = (14 + 40 + CAP + 2).next_multiple_of(8) as u16;
+    let (_, header) = udp_super(&Flow::v6(1, 2), &[0; 3000], 1000);
+    let asked = Offload {
+        checksum: Some(PartialChecksum { start, offset: 6 }),
+        ..offload(&header)
+    };
+    assert_eq!(checked(&frame, asked), BAD);
+}
+
+#[test]
+fn fragments_are_not_segmented() {
+    let frame = PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2)))
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+        .fragment(0, true)
+        .udp(1, 2)
+        .payload(&[0; 3000])
+        .build();
+    let (_, header) = udp_super(&Flow::v4(1, 2), &[0; 3000], 1000);
+    assert_eq!(checked(&frame, offload(&header)), BAD);
+}
+
+/// Delivers a frame whose payload is cut into these pieces.
+fn deliver(
+    port: &mut impl port::Port,
+    frame: &[u8],
+    offload: Offload,
+    pieces: &[usize],
+) -> Delivered {
+    let offload = checked(frame, offload).expect("a legal offload");
+    let (headers, mut rest) = frame.split_at(frame.len().min(CAP));
+    let mut segments = Vec::new();
+    let len = rest.len() as u32;
+    for piece in pieces.iter().copied().chain([usize::MAX]) {
+        let (first, last) = rest.split_at(piece.min(rest.len()));
+        segments.push(Segment {
+            ptr: first.as_ptr().cast_mut(),
+            len: first.len() as u32,
+            gpa: 0,
+        });
+        rest = last;
+    }
+    segments.retain(|s| s.len > 0);
+    // SAFETY: the segments are pieces of `frame`, which outlives the payload, and are read only.
+    let payload = unsafe { Payload::new(&segments, 0, len) };
+    let tag = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
+    let out = Outgoing {
+        headers,
+        payload,
+        offload,
+    };
+    Fitter::default().deliver(port, 0, &out, 14 + tag)
+}
+
+fn no_offloads() -> LoopbackPort {
+    let mut port = LoopbackPort::new(false);
+    port.accepts = Accepts::default();
+    port
+}
+
+fn plain(port: LoopbackPort) -> Vec<Vec<u8>> {
+    let frames = port.delivered.into_iter();
+    frames
+        .map(|(frame, offload)| {
+            assert_eq!(offload, Offload::default());
+            frame
+        })
+        .collect()
+}
+
+proptest! {
+    /// The checksum of any range of any frame, over any cuts of its payload.
+    #[test]
+    fn checksums_are_completed_as_on_the_wire(
+        bytes in prop::collection::vec(any::<u8>(), 60..4000),
+        start in 14..190u16,
+        field in 0..190u16,
+        cuts in prop::collection::vec(1..700usize, 0..6),
+    ) {
+        let mut frame = [[0x02; 12].as_slice(), &[0x88, 0xb5], &bytes].concat();
+        frame[0] = 0;
+        let end = usize::from(start) + usize::from(field) + 2;
+        prop_assume!(end <= frame.len());
+        let mut port = no_offloads();
+        let done = deliver(&mut port, &frame, checksum(start, field), &cuts);
+        if end > CAP {
+            prop_assert_eq!(done.lost, Some((DropReason::BadOffload, 1)));
+            prop_assert_eq!(done.traffic.packets, 0);
+        } else {
+            let header = NetHeader { flags: NEEDS_CSUM, csum_start: start, csum_offset: field, ..NetHeader::default() };
+            prop_assert_eq!(done.lost, None);
+            prop_assert_eq!(done.traffic.bytes, frame.len() as u64);
+            prop_assert_eq!(plain(port), on_the_wire(&frame, &header).expect("fits"));
+        }
+    }
+
+    /// Super-frames of any size, over any cuts of their payload.
+    #[test]
+    fn super_frames_are_cut_as_on_the_wire(
+        len in 1..20_000usize,
+        size in 100..9000u16,
+        tcp: bool,
+        v6: bool,
+        tci in prop::option::of(any::<u16>()),
+        cuts in prop::collection::vec(1..5000usize, 0..6),
+    ) {
+        let flow = if v6 { Flow::v6(1, 2) } else { Flow::v4(1, 2) };
+        let flow = Flow { vlan: tci, ..flow };
+        let payload: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        let (frame, header) = if tcp {
+            tcp_super(&flow, 0xffff_f000, &payload, size)
+        } else {
+            udp_super(&flow, &payload, size)
+        };
+        let wire = on_the_wire(&frame, &header).expect("fits");
+        let mut port = no_offloads();
+        let done = deliver(&mut port, &frame, offload(&header), &cuts);
+        prop_assert_eq!(done.lost, None);
+        prop_assert_eq!(done.traffic.packets, wire.len() as u64);
+        prop_assert_eq!(done.traffic.bytes, wire.iter().map(|f| f.len() as u64).sum::<u64>());
+        let got = plain(port);
+        for segment in &got {
+            prop_assert_eq!(verify_checksums(segment), Ok(()));
+        }
+        prop_assert_eq!(got, wire);
+    }
+}
+
+#[test]
+fn whoever_takes_it_gets_it_whole() {
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[7; 60_000], 1448);
+    let mut port = LoopbackPort::new(false);
+    let done = deliver(&mut port, &frame, offload(&header), &[1000]);
+    assert_eq!((done.traffic.packets, done.lost), (1, None));
+    assert_eq!(port.delivered.len(), 1);
+    assert_eq!(port.delivered[0].0, frame);
+    assert_eq!(super::bench::encoded(&port.delivered[0].1).hdr_len, 54);
+}
+
+#[test]
+fn segments_that_find_no_room_are_counted_one_by_one() {
+    let (frame, header) = udp_super(&Flow::v4(1, 2), &[7; 5000], 1000);
+    let mut port = Faulty::new(no_offloads(), 2);
+    let done = deliver(&mut port, &frame, offload(&header), &[]);
+    assert_eq!(done.lost, Some((DropReason::FaultInjected, 2)));
+    assert_eq!(done.traffic.packets, 3);
+    let frames = plain(port.into_inner());
+    assert_eq!(
+        done.traffic.bytes,
+        frames.iter().map(|f| f.len() as u64).sum::<u64>()
+    );
+}
+
+#[test]
+fn a_finished_frame_is_not_touched() {
+    for frame in [
+        tcp(
+            &Flow::v4(1, 2).tagged(VlanTci::new(5).to_bits()),
+            1,
+            &[1; 1000],
+        ),
+        udp(&Flow::v6(1, 2), &[2; 10]),
+        vec![0xff; 60],
+    ] {
+        let mut port = no_offloads();
+        deliver(&mut port, &frame, Offload::default(), &[3]);
+        assert_eq!(plain(port), [frame]);
+    }
+}
+
+#[test]
+fn a_partial_checksum_is_completed_for_those_who_need_it() {
+    let (frame, header) = udp_partial(&Flow::v4(1, 2), &[3; 700]);
+    let mut port = no_offloads();
+    deliver(&mut port, &frame, offload(&header), &[100, 1, 99]);
+    let frames = plain(port);
+    assert_eq!(verify_checksums(&frames[0]), Ok(()));
+}

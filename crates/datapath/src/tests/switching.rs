@@ -1,0 +1,724 @@
+//! The switch between test ports, with every counter named.
+
+use policy::Action;
+use port::decorate::{Capture, Faulty};
+use port::null::NullPort;
+use port::{Accepts, DropReason, MAX_FRAME, PortId};
+use proptest::prelude::*;
+use testkit::net::NetHeader;
+use testkit::packets::{
+    BROADCAST, Flow, ethernet, mac, on_the_wire, tcp_super, udp, udp_partial, udp_super,
+    verify_checksums, verify_partial, vlan_stripped, vlan_tagged,
+};
+
+use super::bench::{BLUE, Bench, Move::*, PLAIN, RED, encoded};
+use crate::parking::{FRAMES_PER_PORT, PATIENCE_MS};
+
+/// A numbered frame from test guest `a` to test guest `b`.
+fn frame(a: u8, b: u8, n: u8) -> Vec<u8> {
+    udp(&Flow::v4(a, b), &[n; 58])
+}
+
+fn broadcast(a: u8) -> Vec<u8> {
+    ethernet(BROADCAST, mac(a), 0x0806, &[0; 86])
+}
+
+/// A bench on which control knows guests 1 to 7 behind the ports with their numbers.
+fn known() -> Bench {
+    let mut bench = Bench::new();
+    for (segment, ports) in [
+        (BLUE, &[1, 2, 3, 4, 6][..]),
+        (RED, &[4, 5]),
+        (PLAIN, &[6, 7]),
+    ] {
+        for port in ports {
+            bench.learn(segment, mac(*port as u8), *port);
+        }
+    }
+    bench
+}
+
+#[test]
+fn a_miss_is_asked_and_delivered_in_order_and_then_hits() {
+    let mut bench = known();
+    bench.step(&[From(1, 3, 300), Misses(3), Upcalls(1)], |b| {
+        for n in 0..3 {
+            b.send(1, &frame(1, 2, n));
+        }
+    });
+    assert_eq!(bench.switch.figures().parked, 3);
+    assert!(bench.port(2).frames().is_empty());
+    assert_eq!(bench.ring.upcalls[0].frame_len, 100);
+    assert_eq!(bench.ring.upcalls[0].headers, frame(1, 2, 0));
+    bench.step(&[To(2, 3, 300)], |b| assert_eq!(b.decide(), 1));
+    let wanted: Vec<_> = (0..3).map(|n| frame(1, 2, n)).collect();
+    assert_eq!(bench.port(2).frames(), wanted);
+    assert_eq!(
+        (bench.switch.figures().parked, bench.switch.figures().flows),
+        (0, 1)
+    );
+    bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
+        b.send(1, &frame(1, 2, 9))
+    });
+    assert_eq!(bench.port(2).frames(), [frame(1, 2, 9)]);
+    // The way back is a flow of its own.
+    bench.step(
+        &[From(2, 1, 100), Misses(1), Upcalls(1), To(1, 1, 100)],
+        |b| {
+            b.send_and_decide(2, &frame(2, 1, 1));
+        },
+    );
+}
+
+#[test]
+fn a_batch_is_delivered_in_order() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.port(2).frames();
+    let wanted: Vec<_> = (0..200).map(|n| frame(1, 2, n)).collect();
+    bench.step(
+        &[From(1, 200, 20_000), To(2, 200, 20_000), Hits(200)],
+        |b| {
+            wanted
+                .iter()
+                .for_each(|f| b.port(1).push(f, port::Offload::default()));
+            b.serve(1);
+        },
+    );
+    assert_eq!(bench.port(2).frames(), wanted);
+}
+
+#[test]
+fn a_broadcast_reaches_everyone_else_with_their_own_tags() {
+    let mut bench = known();
+    let moves = [
+        From(1, 1, 100),
+        Misses(1),
+        Upcalls(1),
+        To(2, 1, 100),
+        To(3, 1, 100),
+        To(4, 1, 104),
+        To(6, 1, 104),
+    ];
+    bench.step(&moves, |b| b.send_and_decide(1, &broadcast(1)));
+    assert!(bench.port(1).frames().is_empty(), "the sender");
+    for id in [2, 3] {
+        assert_eq!(bench.port(id).frames(), [broadcast(1)]);
+    }
+    for id in [4, 6] {
+        assert_eq!(bench.port(id).frames(), [vlan_tagged(&broadcast(1), 10)]);
+    }
+    // From a trunk it goes back out of none, and untagged where ports are untagged.
+    let tagged = vlan_tagged(&broadcast(4), 20);
+    bench.step(
+        &[From(4, 1, 104), Misses(1), Upcalls(1), To(5, 1, 100)],
+        |b| {
+            b.send_and_decide(4, &tagged);
+        },
+    );
+    assert_eq!(bench.port(5).frames(), [broadcast(4)]);
+}
+
+#[test]
+fn tags_are_pushed_popped_and_replaced_and_priorities_kept() {
+    let mut bench = known();
+    let plain = frame(1, 4, 1);
+    let priority = |pcp: u16, vid: u16| pcp << 13 | vid;
+    // From an access port: untagged and priority-tagged frames.
+    bench.send_and_decide(1, &plain);
+    assert_eq!(bench.port(4).frames(), [vlan_tagged(&plain, 10)]);
+    bench.send_and_decide(1, &vlan_tagged(&plain, priority(5, 0)));
+    assert_eq!(
+        bench.port(4).frames(),
+        [vlan_tagged(&plain, priority(5, 10))]
+    );
+    // To an access port: the tag is gone.
+    bench.send_and_decide(4, &vlan_tagged(&frame(4, 1, 1), priority(7, 10)));
+    assert_eq!(bench.port(1).frames(), [frame(4, 1, 1)]);
+    // From trunk to trunk: the same segment, priority and drop eligibility kept.
+    let both = priority(3, 10) | 0x1000;
+    bench.send_and_decide(4, &vlan_tagged(&frame(4, 6, 1), both));
+    assert_eq!(bench.port(6).frames(), [vlan_tagged(&frame(4, 6, 1), both)]);
+    // A tag below the outer one stays where a tag is put on top of it.
+    let inner = vlan_tagged(&frame(4, 6, 2), 99);
+    bench.send_and_decide(4, &vlan_tagged(&inner, 10));
+    assert_eq!(bench.port(6).frames(), [vlan_tagged(&inner, 10)]);
+    // An access port does not choose its VLAN.
+    bench.step(
+        &[
+            From(1, 1, 104),
+            Misses(1),
+            Upcalls(1),
+            Drop(1, DropReason::VlanNotAllowed, 1),
+        ],
+        |b| b.send_and_decide(1, &vlan_tagged(&frame(1, 2, 1), 20)),
+    );
+    bench.step(
+        &[
+            From(4, 1, 104),
+            Misses(1),
+            Upcalls(1),
+            Drop(4, DropReason::VlanUnknown, 1),
+        ],
+        |b| b.send_and_decide(4, &vlan_tagged(&frame(4, 1, 1), 77)),
+    );
+}
+
+#[test]
+fn a_second_tag_does_not_hop_into_another_segment() {
+    let mut bench = known();
+    // Priority tag outside, blue's tag inside; port 6 carries plain untagged and blue tagged.
+    let hop = vlan_tagged(&vlan_tagged(&frame(7, 6, 1), 10), 0);
+    let dropped = [
+        From(7, 1, 108),
+        Misses(1),
+        Upcalls(1),
+        Drop(7, DropReason::VlanNotAllowed, 1),
+    ];
+    bench.step(&dropped, |b| b.send_and_decide(7, &hop));
+    bench.step(
+        &[
+            From(7, 1, 108),
+            Hits(1),
+            Drop(7, DropReason::VlanNotAllowed, 1),
+        ],
+        |b| b.send(7, &hop),
+    );
+    assert!(bench.port(6).frames().is_empty());
+    // Flooded, likewise; the receivers that would get it with a tag on top are not there in plain.
+    let flood = vlan_tagged(&vlan_tagged(&broadcast(7), 10), 0);
+    bench.step(&dropped, |b| b.send_and_decide(7, &flood));
+    assert!(bench.port(6).frames().is_empty());
+}
+
+#[test]
+fn nothing_goes_back_to_its_sender() {
+    let mut bench = known();
+    bench.learn(BLUE, mac(9), 1);
+    let to_myself = [
+        From(1, 1, 100),
+        Misses(1),
+        Upcalls(1),
+        Drop(1, DropReason::Reflection, 1),
+    ];
+    bench.step(&to_myself, |b| b.send_and_decide(1, &frame(1, 9, 0)));
+    bench.step(&to_myself, |b| b.send_and_decide(1, &frame(1, 1, 0)));
+    bench.step(
+        &[From(1, 1, 100), Hits(1), Drop(1, DropReason::Reflection, 1)],
+        |b| {
+            b.send(1, &frame(1, 9, 0));
+        },
+    );
+    assert!(bench.port(1).frames().is_empty());
+}
+
+#[test]
+fn a_flood_without_receivers_has_a_name() {
+    let mut bench = known();
+    for id in [2, 3, 4, 6] {
+        bench.switch.remove_port(PortId(id));
+    }
+    let down = |id, n| Drop(id, DropReason::ReceiverDown, n);
+    let moves = [
+        From(1, 1, 100),
+        Misses(1),
+        Upcalls(1),
+        down(2, 1),
+        down(3, 1),
+        down(4, 1),
+        down(6, 1),
+    ];
+    bench.step(&moves, |b| b.send_and_decide(1, &broadcast(1)));
+    bench.switch.set_program(policy::Program::default());
+    bench.step(
+        &[From(1, 1, 100), Hits(1), Drop(1, DropReason::NoReceiver, 1)],
+        |b| {
+            b.send(1, &broadcast(1));
+        },
+    );
+}
+
+#[test]
+fn a_receiver_that_leaves_under_traffic_takes_its_flows_along() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.send_and_decide(2, &frame(2, 1, 0));
+    bench.send_and_decide(1, &frame(1, 3, 0));
+    assert_eq!(bench.switch.figures().flows, 3);
+    bench.send(2, &frame(2, 3, 0));
+    assert_eq!(bench.switch.figures().parked, 1);
+    bench.step(&[], |b| {
+        b.switch.remove_port(PortId(2));
+    });
+    assert_eq!(bench.switch.figures().flows, 1);
+    assert_eq!(bench.switch.figures().parked, 0);
+    // Control does not know yet: its answers run into nothing, by name.
+    bench.step(
+        &[
+            From(1, 1, 100),
+            Misses(1),
+            Upcalls(1),
+            Drop(2, DropReason::ReceiverDown, 1),
+        ],
+        |b| {
+            b.send_and_decide(1, &frame(1, 2, 1));
+        },
+    );
+    bench.step(&[From(1, 1, 100), Hits(1), To(3, 1, 100)], |b| {
+        b.send(1, &frame(1, 3, 1))
+    });
+    // A port that comes back under the number starts at zero.
+    let fresh = bench.port(2);
+    bench.plug(2, fresh);
+    let counters = bench.reading();
+    assert!(
+        counters
+            .iter()
+            .all(|(name, n)| !name.starts_with("port 2 ") || *n == 0)
+    );
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &frame(1, 2, 1))
+    });
+}
+
+#[test]
+fn a_detached_receiver_drops_by_name() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.port(2).set_pairs(0);
+    bench.step(
+        &[
+            From(1, 1, 100),
+            Hits(1),
+            Drop(2, DropReason::ReceiverDown, 1),
+        ],
+        |b| {
+            b.send(1, &frame(1, 2, 1));
+        },
+    );
+}
+
+#[test]
+fn a_port_may_have_so_many_frames_waiting() {
+    let mut bench = known();
+    let n = FRAMES_PER_PORT as u64;
+    let moves = [
+        From(1, n + 3, (n + 3) * 100),
+        Misses(n + 3),
+        Upcalls(1),
+        Drop(1, DropReason::UpcallFull, 3),
+    ];
+    bench.step(&moves, |b| {
+        (0..n + 3).for_each(|i| b.send(1, &frame(1, 2, i as u8)));
+    });
+    // Nobody else is concerned.
+    bench.step(&[From(3, 1, 100), Misses(1), Upcalls(1)], |b| {
+        b.send(3, &frame(3, 2, 0))
+    });
+    bench.step(&[To(2, n + 1, (n + 1) * 100)], |b| {
+        assert_eq!(b.decide(), 2)
+    });
+    let got = bench.port(2).frames();
+    assert!(
+        got[..n as usize]
+            .iter()
+            .zip(0..)
+            .all(|(f, i)| *f == frame(1, 2, i as u8))
+    );
+}
+
+#[test]
+fn frames_that_wait_too_long_are_dropped_by_name() {
+    let mut bench = known();
+    bench.send(1, &frame(1, 2, 0));
+    bench.now += 10;
+    bench.send(1, &frame(1, 2, 1));
+    bench.send(3, &frame(3, 2, 0));
+    bench.now += PATIENCE_MS - 9;
+    let late = [Drop(1, DropReason::UpcallTimeout, 2)];
+    bench.step(&late, |b| b.switch.expire(b.now));
+    bench.now += 10;
+    bench.step(&[Drop(3, DropReason::UpcallTimeout, 1)], |b| {
+        b.switch.expire(b.now)
+    });
+    assert!(!bench.switch.has_parked());
+    // The answers come all the same: the flows are cached, and nothing is delivered twice.
+    bench.step(&[], |b| assert_eq!(b.decide(), 2));
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &frame(1, 2, 2))
+    });
+}
+
+#[test]
+fn without_control_frames_wait_and_are_asked_again() {
+    let mut bench = known();
+    bench.ring.room = 0;
+    bench.step(&[From(1, 2, 200), Misses(2), Upcalls(2)], |b| {
+        b.send(1, &frame(1, 2, 0));
+        b.send(1, &frame(1, 3, 0));
+    });
+    assert!(bench.ring.upcalls.is_empty());
+    bench.ring.room = 1;
+    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    assert_eq!(
+        bench.ring.upcalls.len(),
+        1,
+        "no more than there is room for"
+    );
+    bench.ring = super::bench::Ring {
+        upcalls: Vec::new(),
+        room: 9,
+    };
+    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    let first = &bench.ring.upcalls[0];
+    assert_eq!((first.frame_len, &first.headers), (100, &frame(1, 2, 0)));
+    // Asked twice, answered twice, delivered once.
+    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    bench.step(&[To(2, 1, 100), To(3, 1, 100)], |b| {
+        assert_eq!(b.decide(), 4)
+    });
+    bench.step(&[], |b| b.switch.ask_again(&mut b.ring));
+    assert!(bench.ring.upcalls.is_empty());
+}
+
+#[test]
+fn cached_flows_do_without_control() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.ring.room = 0;
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &frame(1, 2, 0))
+    });
+}
+
+#[test]
+fn an_answer_for_once_is_not_cached_and_a_removed_flow_is_asked_again() {
+    let mut bench = known();
+    let to = |port| Action::Unicast {
+        port: PortId(port),
+        tag: None,
+    };
+    bench.send(1, &frame(1, 2, 0));
+    bench.step(&[To(3, 1, 100)], |b| b.answer_once(to(3)));
+    assert_eq!(bench.switch.figures().flows, 0);
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    let record = bench.switch.flow_records(bench.now).remove(0);
+    assert_eq!(record.segment, Some(BLUE));
+    bench.switch.answer(
+        channel::records::Answer::Remove {
+            key: record.key,
+            mask: record.mask,
+        },
+        bench.now,
+    );
+    bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1)], |b| {
+        b.send(1, &frame(1, 2, 0))
+    });
+    bench.step(&[Drop(1, DropReason::MacClaim, 1)], |b| {
+        b.answer_once(Action::Drop(DropReason::MacClaim));
+    });
+}
+
+#[test]
+fn runt_and_oversize_frames_have_names() {
+    let mut bench = known();
+    bench.step(&[From(1, 1, 13), Drop(1, DropReason::Runt, 1)], |b| {
+        b.send(1, &[0xff; 13])
+    });
+    let large = vec![0; MAX_FRAME as usize + 1];
+    let bytes = large.len() as u64;
+    bench.step(
+        &[From(1, 1, bytes), Drop(1, DropReason::Oversize, 1)],
+        |b| b.send(1, &large),
+    );
+    // The longest and the shortest frames pass.
+    let mut longest = vlan_tagged(&ethernet(mac(1), mac(4), 0x88b5, &[]), 10);
+    longest.resize(MAX_FRAME as usize, 0x42);
+    let n = longest.len() as u64;
+    let moves = [From(4, 1, n), Misses(1), Upcalls(1), To(1, 1, n - 4)];
+    bench.step(&moves, |b| b.send_and_decide(4, &longest));
+    assert_eq!(bench.port(1).frames(), [vlan_stripped(&longest).0]);
+    let shortest = ethernet(mac(2), mac(1), 0x88b5, &[]);
+    let moves = [From(1, 1, 14), Misses(1), Upcalls(1), To(2, 1, 14)];
+    bench.step(&moves, |b| b.send_and_decide(1, &shortest));
+}
+
+#[test]
+fn the_mtu_counts_without_ethernet_header_and_tag() {
+    let mut bench = known();
+    bench.port(2).set_mtu(1500);
+    bench.port(4).set_mtu(1500);
+    let fits = ethernet(mac(2), mac(1), 0x88b5, &[0; 1500]);
+    let long = ethernet(mac(2), mac(1), 0x88b5, &[0; 1501]);
+    bench.send_and_decide(1, &fits);
+    assert_eq!(bench.port(2).frames(), [fits]);
+    bench.step(
+        &[
+            From(1, 1, 1515),
+            Hits(1),
+            Drop(2, DropReason::ExceedsMtu, 1),
+        ],
+        |b| {
+            b.send(1, &long);
+        },
+    );
+    let to_trunk = ethernet(mac(4), mac(1), 0x88b5, &[0; 1500]);
+    bench.send_and_decide(1, &to_trunk);
+    assert_eq!(bench.port(4).frames(), [vlan_tagged(&to_trunk, 10)]);
+    let too_long = ethernet(mac(4), mac(1), 0x88b5, &[0; 1501]);
+    bench.step(
+        &[
+            From(1, 1, 1515),
+            Hits(1),
+            Drop(4, DropReason::ExceedsMtu, 1),
+        ],
+        |b| {
+            b.send(1, &too_long);
+        },
+    );
+    // Of a super-frame the segments count.
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 9000], 1460);
+    let n = frame.len() as u64;
+    bench.step(&[From(1, 1, n), Hits(1), To(2, 1, n)], |b| {
+        b.send_with(1, &frame, &header)
+    });
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 9000], 1461);
+    bench.step(
+        &[From(1, 1, n), Hits(1), Drop(2, DropReason::ExceedsMtu, 1)],
+        |b| {
+            b.send_with(1, &frame, &header);
+        },
+    );
+    // One that fits as a whole fits whatever its segment size says.
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[0; 1000], 9000);
+    let n = frame.len() as u64;
+    bench.step(&[From(1, 1, n), Hits(1), To(2, 1, n)], |b| {
+        b.send_with(1, &frame, &header)
+    });
+}
+
+#[test]
+fn a_partial_checksum_moves_with_the_tags() {
+    let mut bench = known();
+    let (frame, header) = udp_partial(&Flow::v4(1, 4), &[7; 500]);
+    bench.send_with(1, &frame, &header);
+    bench.decide();
+    let (tagged, offload) = bench.port(4).delivered().remove(0);
+    assert_eq!(encoded(&offload).csum_start, 38);
+    assert_eq!(verify_partial(&tagged, &encoded(&offload)), Ok(()));
+    let (frame, header) = udp_partial(&Flow::v6(4, 1).tagged(10), &[7; 501]);
+    assert_eq!(header.csum_start, 58);
+    bench.send_with(4, &frame, &header);
+    bench.decide();
+    let (plain, offload) = bench.port(1).delivered().remove(0);
+    assert_eq!(encoded(&offload).csum_start, 54);
+    assert_eq!(verify_partial(&plain, &encoded(&offload)), Ok(()));
+    // The same for receivers that want finished checksums.
+    for id in [1, 4] {
+        bench.port(id).set_accepts(Accepts::default());
+    }
+    bench.send_with(4, &frame, &header);
+    let finished = bench.port(1).frames().remove(0);
+    assert_eq!(verify_checksums(&finished), Ok(()));
+    assert_eq!(vlan_stripped(&finished).1, None);
+    let (frame, header) = udp_partial(&Flow::v4(1, 4), &[7; 500]);
+    bench.send_with(1, &frame, &header);
+    let finished = bench.port(4).frames().remove(0);
+    assert_eq!(vlan_stripped(&finished).1, Some(10));
+    assert_eq!(verify_checksums(&finished), Ok(()));
+}
+
+#[test]
+fn a_super_frame_is_flooded_in_the_form_that_each_receiver_takes() {
+    let mut bench = known();
+    bench.port(2).set_accepts(Accepts::default());
+    bench.port(6).set_accepts(Accepts {
+        checksum: true,
+        ..Accepts::default()
+    });
+    let flow = Flow {
+        dst_mac: BROADCAST,
+        ..Flow::v4(1, 2)
+    };
+    let (frame, header) = udp_super(&flow, &[9; 4000], 1000);
+    let n = frame.len() as u64;
+    let cut = 4 * 1042;
+    let moves = [
+        From(1, 1, n),
+        Misses(1),
+        Upcalls(1),
+        To(2, 4, cut),
+        To(3, 1, n),
+        To(4, 1, n + 4),
+        To(6, 4, cut + 16),
+    ];
+    bench.step(&moves, |b| {
+        b.send_with(1, &frame, &header);
+        b.decide();
+    });
+    let wire = on_the_wire(&frame, &header).expect("fits");
+    assert_eq!(bench.port(2).frames(), wire);
+    let tagged: Vec<_> = wire.iter().map(|f| vlan_tagged(f, 10)).collect();
+    assert_eq!(bench.port(6).frames(), tagged);
+    let (whole, offload) = bench.port(4).delivered().remove(0);
+    assert_eq!(whole, vlan_tagged(&frame, 10));
+    let seen = encoded(&offload);
+    assert_eq!(
+        (seen.csum_start, seen.hdr_len),
+        (header.csum_start + 4, header.hdr_len + 4)
+    );
+    assert_eq!(on_the_wire(&whole, &seen).expect("fits"), tagged);
+    assert_eq!(bench.port(3).delivered()[0].0, frame);
+}
+
+#[test]
+fn parked_super_frames_fit_whoever_control_names() {
+    let mut bench = known();
+    bench.port(2).set_accepts(Accepts::default());
+    let (frame, header) = tcp_super(&Flow::v6(1, 2), 77, &[3; 60_000], 1428);
+    bench.step(
+        &[From(1, 1, frame.len() as u64), Misses(1), Upcalls(1)],
+        |b| {
+            b.send_with(1, &frame, &header);
+        },
+    );
+    let wire = on_the_wire(&frame, &header).expect("fits");
+    let bytes = wire.iter().map(|f| f.len() as u64).sum();
+    bench.step(&[To(2, wire.len() as u64, bytes)], |b| {
+        assert_eq!(b.decide(), 1)
+    });
+    assert_eq!(bench.port(2).frames(), wire);
+}
+
+#[test]
+fn a_lie_about_an_offload_is_dropped_before_anyone_is_asked() {
+    let mut bench = known();
+    let (frame, header) = udp_partial(&Flow::v4(1, 2), &[7; 58]);
+    let lie = NetHeader {
+        csum_start: 99,
+        ..header
+    };
+    bench.step(
+        &[From(1, 1, 100), Drop(1, DropReason::BadOffload, 1)],
+        |b| {
+            b.send_with(1, &frame, &lie);
+        },
+    );
+}
+
+#[test]
+fn an_announcement_is_switched_as_if_the_guest_had_sent_it() {
+    let mut bench = known();
+    let rarp = testkit::packets::rarp(mac(1));
+    let n = rarp.len() as u64;
+    bench.step(&[Misses(1), Upcalls(1)], |b| {
+        b.switch.inject(PortId(1), &rarp, b.now, &mut b.ring);
+    });
+    let moves = [To(2, 1, n), To(3, 1, n), To(4, 1, n + 4), To(6, 1, n + 4)];
+    bench.step(&moves, |b| assert_eq!(b.decide(), 1));
+    assert_eq!(bench.port(3).frames(), [rarp]);
+}
+
+#[test]
+fn a_flow_stays_on_one_queue_pair_and_flows_spread() {
+    let mut bench = known();
+    bench.port(2).set_pairs(4);
+    for n in 0..100 {
+        let flow = Flow::v4(1, 2).ports(n, 80);
+        for _ in 0..3 {
+            bench.send(1, &udp(&flow, &[0; 60]));
+            bench.decide();
+        }
+    }
+    let by_pair = bench.port(2).by_pair();
+    assert_eq!(by_pair.iter().sum::<u64>(), 300);
+    assert!(
+        by_pair.iter().all(|n| *n >= 30 && n % 3 == 0),
+        "{by_pair:?}"
+    );
+}
+
+#[test]
+fn decorated_ports_drop_record_and_swallow() {
+    let mut bench = known();
+    let inner = bench.port(2);
+    bench.plug(2, Faulty::new(inner, 3));
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    let moves = [
+        From(1, 5, 500),
+        Hits(5),
+        To(2, 3, 300),
+        Drop(2, DropReason::FaultInjected, 2),
+    ];
+    bench.step(&moves, |b| (1..6).for_each(|n| b.send(1, &frame(1, 2, n))));
+    let wanted: Vec<_> = [0, 1, 3, 4].map(|n| frame(1, 2, n)).to_vec();
+    assert_eq!(bench.port(2).frames(), wanted);
+
+    let file = tempfile();
+    let inner = bench.port(3);
+    bench.plug(3, Capture::new(inner, file.clone()).expect("a file"));
+    bench.send_and_decide(1, &frame(1, 3, 8));
+    bench.send_and_decide(3, &frame(3, 1, 9));
+    let bytes = file.0.borrow().clone();
+    for seen in [frame(1, 3, 8), frame(3, 1, 9)] {
+        assert!(bytes.windows(100).any(|w| w == seen), "not recorded");
+    }
+
+    bench.plug(2, NullPort::default());
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &frame(1, 2, 1))
+    });
+}
+
+/// A file in memory that its writer and the test share.
+#[derive(Clone, Debug, Default)]
+struct Shared(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
+
+fn tempfile() -> Shared {
+    Shared::default()
+}
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// One frame in is one frame out, one drop with a name, or one that waits. The known guests talk to
+    /// one another; nothing is flooded or segmented, which would make several of one.
+    #[test]
+    fn no_frame_is_lost_uncounted(steps in prop::collection::vec((1..8u32, 1..8u8, 0..200usize, 0..8u8), 1..200)) {
+        let mut bench = known();
+        bench.port(3).set_mtu(100);
+        for (port, dst, len, what) in steps {
+            let mut frame = udp(&Flow::v4(port as u8, dst), &vec![1; len]);
+            match what {
+                0 => frame.truncate(len % 20),
+                1 => frame = vlan_tagged(&frame, (len as u16 % 4) * 10),
+                2 => { bench.decide(); }
+                3 => bench.now += 400,
+                4 => bench.switch.expire(bench.now),
+                _ => {}
+            }
+            let unknown = match port { 5 => !matches!(dst, 4), 7 => dst != 6, 6 | 4 => true, _ => matches!(dst, 5 | 7) };
+            if !unknown {
+                bench.send(port, &frame);
+            }
+            let (from, to, drops) = bench.totals();
+            prop_assert_eq!(from, to + drops + bench.switch.figures().parked);
+        }
+        bench.decide();
+        bench.switch.expire(u64::MAX);
+        let (from, to, drops) = bench.totals();
+        prop_assert_eq!(from, to + drops);
+    }
+}
