@@ -141,7 +141,7 @@ fn recover(
                 src_mac: [2, 0xee, 0, round, high, low],
                 ..Flow::v4(1, 2)
             };
-            Stream::new(NEW + tick, flow).send(a, 100);
+            Stream::new(NEW + u16::from(round) * 2000 + tick, flow).send(a, 100);
         }
         while began.elapsed() < Duration::from_micros(500) * u32::from(tick) {
             let new = collect(b, checker).into_iter().any(|key| key.stream >= NEW);
