@@ -30,7 +30,7 @@ e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 miri: ## Queue and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
-	MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p lasthop-memory -p lasthop-virtio --lib
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test -p lasthop-memory -p lasthop-virtio --lib
 
 clean: ## Remove everything that was built, the guest image included
 	cargo clean

@@ -20,6 +20,9 @@ const START: Duration = Duration::from_secs(15);
 /// How long a port may take to get into a state that the test waits for.
 const STATE: Duration = Duration::from_secs(15);
 
+/// What an allocator may keep for itself.
+const SLACK_KIB: u64 = 1024;
+
 /// A running Lasthop; killed with all its processes when dropped.
 pub struct Lasthop {
     process: Process,
@@ -257,6 +260,34 @@ fn footprint(pid: u32, name: String) -> Footprint {
         threads: proc::threads(pid),
         mappings: proc::mappings(pid),
         private_kib: proc::private_kib(pid),
+    }
+}
+
+/// Panics unless each process holds what it held before, but for what an allocator may keep for itself.
+pub fn same_footprint(what: &str, before: &[Footprint], after: &[Footprint]) {
+    assert_eq!(
+        before.len(),
+        after.len(),
+        "{what}: before {before:#?}, after {after:#?}"
+    );
+    for (before, after) in before.iter().zip(after) {
+        let counts = |print: &Footprint| (print.name.clone(), print.fds, print.threads);
+        assert_eq!(
+            counts(after),
+            counts(before),
+            "{what}: (process, descriptors, threads)"
+        );
+        // The allocator may map a piece more or less.
+        assert!(
+            after.mappings <= before.mappings + 4,
+            "{what}: mappings: {before:?} {after:?}"
+        );
+        let grown = after.private_kib.saturating_sub(before.private_kib);
+        assert!(
+            grown <= SLACK_KIB,
+            "{what}: {} grew by {grown} KiB",
+            after.name
+        );
     }
 }
 

@@ -7,6 +7,11 @@ use std::time::Duration;
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
 use e2e::turn;
+use testkit::features::{PROTOCOL_FEATURES, VERSION_1};
+use testkit::frontend::FrontEnd;
+
+/// Request number of SET_MEM_TABLE in the vhost-user specification.
+const SET_MEM_TABLE: u32 = 5;
 
 const GOOD: &str = r#"
 [switch]
@@ -26,7 +31,7 @@ segment = "blue"
 /// Each wrong configuration: what is put in place of what, the line that the complaint must name, and words of it.
 const WRONG: [(&str, &str, u32, &[&str]); 10] = [
     ("[switch]", "[swich]", 2, &["swich"]),
-    ("name = \"blue\"", "name = 7", 6, &["name", "string"]),
+    ("name = \"blue\"", "name = 7", 6, &["name", "characters"]),
     ("vlan = 10", "vlan = 4095", 7, &["vlan", "4094"]),
     ("vlan = 10", "vlan = \"ten\"", 7, &["vlan"]),
     (
@@ -96,7 +101,7 @@ fn sockets_that_cannot_be_are_refused() {
     let (status, complaint) = Lasthop::refused(&GOOD.replace("vm1.sock", &long));
     assert_eq!(status, 2, "{complaint}");
     assert!(
-        complaint.contains("socket") && complaint.contains("long"),
+        complaint.contains("socket") && complaint.contains("107 bytes"),
         "{complaint}"
     );
 
@@ -261,14 +266,25 @@ fn a_vmm_with_a_bad_message_is_disconnected_and_the_port_listens_again() {
 fn guest_memory_that_is_not_shared_gets_a_hint() {
     let turn = turn();
     let lasthop = Lasthop::start(GOOD);
-    turn.step("QEMU without share=on");
-    let _vm = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .private_memory()
-        .start();
+    turn.step("a VMM that has no file for its memory");
+    let limit = Duration::from_secs(5);
+    let mut front =
+        FrontEnd::connect(&lasthop.socket("vm1.sock"), limit).expect("the port listens");
+    front
+        .negotiate(VERSION_1 | PROTOCOL_FEATURES, 0)
+        .expect("the switch negotiates");
+    let table = [1, 0, 0, 16 << 20, 0, 0].map(u64::to_ne_bytes).concat();
+    front
+        .send_raw(SET_MEM_TABLE, 1, 40, &table[..40], &[])
+        .expect("the switch reads");
+    assert!(
+        front.closes_within(limit),
+        "the switch goes on without memory"
+    );
     lasthop.wait_reason("vm1", "share=on");
     turn.step("the port still works for one with it");
-    drop(_vm);
-    let _vm = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+    drop(front);
+    let _guest = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .start()
         .ready();
     lasthop.wait_port("vm1", "up");

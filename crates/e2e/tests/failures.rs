@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::Lasthop;
+use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
 use e2e::{Turn, turn};
 
@@ -85,6 +85,7 @@ fn others_notice_nothing() {
     let mut world = World::new();
     assert_eq!(ping(&mut world.vm1, "10.0.0.2", 20).lost(), 0);
 
+    let before = world.lasthop.footprint();
     world.unnoticed(&turn, "reset under traffic", |world| world.vm3.reset());
     world.unnoticed(&turn, "reboot from inside under traffic", |world| {
         world.vm3.reboot()

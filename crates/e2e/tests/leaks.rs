@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::lasthop::{Footprint, Lasthop};
+use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::{Turn, turn};
 use testkit::packets::{Flow, SequenceChecker};
@@ -32,8 +32,6 @@ queues = 2
 
 /// How often guests come and go.
 const REPETITIONS: u32 = 50;
-/// What an allocator may keep for itself.
-const SLACK_KIB: u64 = 1024;
 
 /// Two guests that talk while others come and go.
 struct Steady {
@@ -135,34 +133,7 @@ fn check(turn: &Turn, what: &str, lasthop: &Lasthop, mut once: impl FnMut(u32)) 
     let before = lasthop.footprint();
     turn.step(&format!("{what}: {REPETITIONS} times; before: {before:#?}"));
     (0..REPETITIONS).for_each(&mut once);
-    compare(what, &before, &lasthop.footprint());
-}
-
-fn compare(what: &str, before: &[Footprint], after: &[Footprint]) {
-    assert_eq!(
-        before.len(),
-        after.len(),
-        "{what}: before {before:#?}, after {after:#?}"
-    );
-    for (before, after) in before.iter().zip(after) {
-        let counts = |print: &Footprint| (print.name.clone(), print.fds, print.threads);
-        assert_eq!(
-            counts(after),
-            counts(before),
-            "{what}: (process, descriptors, threads)"
-        );
-        // The allocator may map a piece more or less.
-        assert!(
-            after.mappings <= before.mappings + 4,
-            "{what}: mappings: {before:?} {after:?}"
-        );
-        let grown = after.private_kib.saturating_sub(before.private_kib);
-        assert!(
-            grown <= SLACK_KIB,
-            "{what}: {} grew by {grown} KiB",
-            after.name
-        );
-    }
+    same_footprint(what, &before, &lasthop.footprint());
 }
 
 #[test]
