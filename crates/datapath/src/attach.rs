@@ -269,8 +269,12 @@ impl Attachment {
         };
         match pump(open, &mut backend) {
             Ok(()) => {
-                if open.session.info().queues.iter().any(|q| q.running) {
-                    self.reason = open.session.info().last_refusal;
+                let info = open.session.info();
+                // What stopped a queue is shown until the queue runs again.
+                if info.queues.iter().any(|q| q.running)
+                    && info.queues.iter().all(|q| q.fault.is_none())
+                {
+                    self.reason = info.last_refusal;
                 }
                 false
             }
