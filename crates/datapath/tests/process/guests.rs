@@ -1,0 +1,479 @@
+//! Guests that behave: in every shape, coming and going.
+
+use std::time::Duration;
+
+use channel::switching::{Order, PortPhase, Role};
+use port::{DropReason, PortId};
+use testkit::driver::Shape;
+use testkit::features::{
+    ALL_OFFLOADS, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
+};
+use testkit::frontend::FrontListener;
+use testkit::net::{Cuts, NetHeader};
+use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+use crate::host::{Host, wait_for};
+use crate::traffic::{lengths, numbered, one_way, talk};
+
+const SECOND: Duration = Duration::from_secs(5);
+
+fn shapes() -> Vec<GuestConfig> {
+    let base = GuestConfig::default;
+    vec![
+        base(),
+        base().packed(),
+        base().in_order(),
+        base().packed().in_order(),
+        base().without(EVENT_IDX),
+        base().packed().without(EVENT_IDX | INDIRECT_DESC),
+        base().without(MRG_RXBUF | ALL_OFFLOADS),
+        GuestConfig {
+            shape: Shape::Indirect,
+            tx_cuts: Cuts::HeaderApart,
+            rx_cuts: Cuts::HeaderApart,
+            ..base()
+        },
+        GuestConfig {
+            shape: Shape::Indirect,
+            tx_cuts: Cuts::Every(130),
+            ..base().packed()
+        },
+        GuestConfig {
+            shape: Shape::Mixed(2),
+            tx_cuts: Cuts::Every(121),
+            rx_cuts: Cuts::At(vec![3, 9, 500]),
+            ..base().in_order()
+        },
+        GuestConfig {
+            busy: true,
+            memory_slots: true,
+            ..base()
+        },
+    ]
+}
+
+#[test]
+fn guests_of_every_shape_talk() {
+    let mut host = Host::with_ports([1, 2]);
+    let shapes = shapes();
+    for (at, shape) in shapes.iter().enumerate() {
+        let mut a = host.guest(1, shape.clone());
+        let mut b = host.guest(2, shapes[(at + 1) % shapes.len()].clone());
+        talk(&mut a, &mut b, 300);
+        // The super-frame, whole or cut as the receiver wants it.
+        let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[9; 30_000], 1448);
+        if a.features() & testkit::features::HOST_TSO4 != 0 {
+            a.send_on(0, &frame, &header).expect("room");
+            let wire = on_the_wire(&frame, &header).expect("fits");
+            let mut there = Vec::new();
+            while there.len() < wire.len() {
+                let got = b.recv(SECOND).expect("correct").expect("a frame");
+                there.extend(on_the_wire(&got.frame, &got.header).expect("fits"));
+            }
+            assert!(there == wire, "shape {at}");
+        }
+        let state = host.state(1);
+        assert_eq!((state.phase, state.queues.len()), (PortPhase::Up, 2));
+        assert_eq!(state.features & !(1 << 30), a.features() & !(1 << 30));
+        a.disconnect().expect("a good end");
+        b.crash();
+        host.wait_phase(1, PortPhase::Waiting);
+        host.wait_phase(2, PortPhase::Waiting);
+    }
+    let (from, to, drops) = host.totals();
+    assert!(from > 6_000 && to > from, "{from} {to}");
+    assert_eq!(drops, 0);
+}
+
+#[test]
+fn queues_of_every_size_work() {
+    let host = Host::with_ports([1, 2]);
+    let split = (0..13).map(|n| (1 << n, false));
+    let packed = [1, 2, 3, 7, 100, 1000, 4095, 4096].map(|n| (n, true));
+    for (size, packed) in split.chain(packed) {
+        let config = GuestConfig {
+            queue_size: size,
+            ..GuestConfig::default().without(INDIRECT_DESC)
+        };
+        let config = if packed { config.packed() } else { config };
+        let mut a = host.guest(1, config.clone());
+        let mut b = host.guest(2, config);
+        // More than once around the ring.
+        let count = (u64::from(size) * 5 / 2).clamp(20, 1500);
+        one_way(&mut a, &mut b, count);
+        one_way(&mut b, &mut a, 5);
+        a.disconnect().expect("a good end");
+        b.disconnect().expect("a good end");
+    }
+}
+
+#[test]
+fn two_queue_pairs_carry_flows() {
+    let mut host = Host::new();
+    host.add_port(1, 2);
+    host.add_port(2, 2);
+    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+        let mut a = host.guest(1, config.clone().pairs(2));
+        let mut b = host.guest(2, config.pairs(2));
+        for n in 0..200u16 {
+            let flow = Flow::v4(1, 2).ports(n % 20, 9);
+            let frame = udp(&flow, &n.to_be_bytes());
+            a.send_on(usize::from(n % 2), &frame, &NetHeader::default())
+                .expect("room");
+        }
+        let got = b.recv_count(200, SECOND).expect("all of them");
+        assert_eq!(got.len(), 200);
+        let by_pair: Vec<u64> = b.pairs.iter().map(|p| p.stats.received).collect();
+        assert!(by_pair.iter().all(|n| *n > 20), "{by_pair:?}");
+        assert_eq!(host.state(2).queues.len(), 4);
+        // Only the first pair enabled: everything comes there.
+        let front = b.front().expect("a session");
+        front.set_vring_enable(2, false).expect("off");
+        front.set_vring_enable(3, false).expect("off");
+        for n in 0..40u16 {
+            a.send(&udp(&Flow::v4(1, 2).ports(n, 9), &[1]))
+                .expect("room");
+        }
+        for _ in 0..40 {
+            b.pairs[0].recv(SECOND).expect("correct").expect("a frame");
+        }
+        a.disconnect().expect("a good end");
+        b.disconnect().expect("a good end");
+    }
+}
+
+#[test]
+fn guests_reboot_leave_crash_and_come_back() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+        let mut a = host.guest(1, config.clone());
+        let mut b = host.guest(2, config.clone());
+        let mut bystander = host.guest(3, config);
+        talk(&mut a, &mut b, 100);
+        b.reset().expect("a reboot");
+        b.wait_link().expect("a link");
+        talk(&mut a, &mut b, 100);
+        b.disconnect().expect("a good end");
+        host.wait_phase(2, PortPhase::Waiting);
+        // Nobody is there: a name, and no one else is concerned.
+        let before = host.counts(2).dropped(DropReason::ReceiverDown);
+        (0..5).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
+        wait_for("drops", || {
+            host.counts(2).dropped(DropReason::ReceiverDown) == before + 5
+        });
+        talk(&mut a, &mut bystander, 100);
+        b.reconnect(&host.socket(2)).expect("back");
+        b.wait_link().expect("a link");
+        talk(&mut a, &mut b, 100);
+        b.crash();
+        host.wait_phase(2, PortPhase::Waiting);
+        talk(&mut a, &mut bystander, 100);
+        b.reconnect(&host.socket(2)).expect("back");
+        b.wait_link().expect("a link");
+        talk(&mut a, &mut b, 100);
+    }
+    assert!(host.state(2).connections >= 6);
+}
+
+#[test]
+fn a_client_port_dials_until_someone_listens() {
+    let mut host = Host::new();
+    host.add_port(1, 1);
+    let config = host.config(2, 1, Role::Client);
+    host.add(config);
+    assert_eq!(host.state(2).phase, PortPhase::Dialing);
+    wait_for("a reason", || host.state(2).reason.is_some());
+    let mut a = host.guest(1, GuestConfig::default());
+    for _ in 0..2 {
+        let listener = FrontListener::bind(&host.socket(2)).expect("a path");
+        let mut b = FakeGuest::accept(&listener, GuestConfig::default().guest(2)).expect("a call");
+        b.wait_link().expect("a link");
+        talk(&mut a, &mut b, 50);
+        assert_eq!(host.state(2).phase, PortPhase::Up);
+        assert_eq!(host.state(2).reason, None, "connected");
+        drop(b);
+        drop(listener);
+        host.wait_phase(2, PortPhase::Dialing);
+    }
+}
+
+#[test]
+fn a_second_front_end_is_turned_away() {
+    let mut host = Host::with_ports([1, 2]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut b = host.guest(2, GuestConfig::default());
+    let config = GuestConfig {
+        timeout: Duration::from_millis(500),
+        ..GuestConfig::default().guest(2)
+    };
+    assert!(FakeGuest::connect(&host.socket(2), config).is_err());
+    talk(&mut a, &mut b, 50);
+    assert_eq!(host.state(2).connections, 1);
+}
+
+#[test]
+fn a_port_that_is_removed_under_traffic_leaves_the_others_alone() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut c = host.guest(3, GuestConfig::default());
+    for _ in 0..5 {
+        let mut b = host.guest(2, GuestConfig::default());
+        one_way(&mut a, &mut b, 50);
+        (0..50).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
+        (0..50).for_each(|n| b.send(&numbered(2, 3, n, 60)).expect("room"));
+        host.remove_port(2);
+        assert!(b.wait_link().is_err(), "disconnected");
+        while c
+            .recv(Duration::from_millis(20))
+            .expect("correct")
+            .is_some()
+        {}
+        talk(&mut a, &mut c, 50);
+        host.add_port(2, 1);
+        assert_eq!(
+            host.counts(2).to_guest.packets,
+            0,
+            "a new port starts at zero"
+        );
+    }
+}
+
+#[test]
+fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut b = host.guest(2, GuestConfig::default());
+    let mut c = host.guest(3, GuestConfig::default());
+    talk(&mut a, &mut b, 50);
+    host.kill_control();
+    talk(&mut a, &mut b, 200);
+    let wanted = numbered(3, 1, 7, 100);
+    c.send(&wanted).expect("room");
+    assert!(
+        a.recv(Duration::from_millis(50))
+            .expect("correct")
+            .is_none()
+    );
+    host.start_control();
+    let got = a
+        .recv(Duration::from_millis(1000))
+        .expect("correct")
+        .expect("decided");
+    assert_eq!(got.frame, wanted);
+    assert_eq!(host.flows(), 3);
+    let figures = host.figures();
+    assert_eq!(
+        (figures.flows, figures.misses, figures.parked),
+        (3, figures.misses, 0)
+    );
+    talk(&mut b, &mut a, 50);
+    // Without a control to answer, what waits is dropped by name in the end.
+    host.kill_control();
+    c.send(&numbered(3, 2, 8, 100)).expect("room");
+    wait_for("patience to end", || {
+        host.counts(3).dropped(DropReason::UpcallTimeout) == 1
+    });
+    host.start_control();
+    assert!(b.recv_all().expect("correct").is_empty());
+}
+
+#[test]
+fn a_disabled_queue_drains_by_name() {
+    let mut host = Host::with_ports([1, 2]);
+    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+        let mut a = host.guest(1, config.clone());
+        let mut b = host.guest(2, config);
+        talk(&mut a, &mut b, 20);
+        let front = a.front().expect("a session");
+        front.set_vring_enable(1, false).expect("off");
+        let before = host.counts(1);
+        (0..300).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
+        a.pairs[0].drain().expect("the buffers come back");
+        let after = host.counts(1);
+        let dropped = |c: &port::counters::PortCounts| c.dropped(DropReason::QueueDisabled);
+        assert_eq!(dropped(&after) - dropped(&before), 300);
+        assert_eq!(after.from_guest.packets - before.from_guest.packets, 300);
+        a.front()
+            .expect("a session")
+            .set_vring_enable(1, true)
+            .expect("on");
+        assert!(b.recv_all().expect("correct").is_empty());
+        talk(&mut a, &mut b, 20);
+        // A receiver that is disabled is down, by name.
+        b.front()
+            .expect("a session")
+            .set_vring_enable(0, false)
+            .expect("off");
+        let down = host.counts(2).dropped(DropReason::ReceiverDown);
+        (0..10).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
+        wait_for("drops", || {
+            host.counts(2).dropped(DropReason::ReceiverDown) == down + 10
+        });
+        let state = host.state(2);
+        assert!(!state.queues[0].enabled && state.queues[1].enabled);
+        b.front()
+            .expect("a session")
+            .set_vring_enable(0, true)
+            .expect("on");
+        talk(&mut a, &mut b, 20);
+    }
+}
+
+#[test]
+fn send_rarp_broadcasts_in_the_guests_name() {
+    let host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut others = [2, 3].map(|id| host.guest(id, GuestConfig::default()));
+    a.front()
+        .expect("a session")
+        .send_rarp(mac(1))
+        .expect("done");
+    for other in &mut others {
+        let got = other
+            .recv(SECOND)
+            .expect("correct")
+            .expect("an announcement");
+        assert_eq!(got.frame[..42], testkit::packets::rarp(mac(1)));
+        assert_eq!(got.frame.len(), 60);
+    }
+    assert!(
+        a.recv(Duration::from_millis(20))
+            .expect("correct")
+            .is_none()
+    );
+}
+
+#[test]
+fn mtu_is_offered_and_kept() {
+    let mut host = Host::new();
+    host.add_port(1, 1);
+    let config = channel::switching::PortConfig {
+        mtu: Some(1500),
+        ..host.config(2, 1, Role::Server)
+    };
+    host.add(config.clone());
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut b = host.guest(2, GuestConfig::default().with(testkit::features::MTU));
+    assert_ne!(b.features() & testkit::features::MTU, 0);
+    lengths(&mut a, &mut b, 4, &[1472]);
+    a.send(&numbered(1, 2, 0, 1473)).expect("room");
+    wait_for("a drop", || {
+        host.counts(2).dropped(DropReason::ExceedsMtu) == 1
+    });
+    let larger = channel::switching::PortConfig {
+        mtu: Some(9000),
+        ..config
+    };
+    host.order(Order::SetPort(larger), &[]).expect("an MTU");
+    lengths(&mut a, &mut b, 4, &[8972]);
+    assert_eq!(host.counts(2).dropped(DropReason::ExceedsMtu), 1);
+}
+
+#[test]
+fn orders_that_make_no_sense_change_nothing() {
+    let mut host = Host::with_ports([1]);
+    let again = host.config(1, 1, Role::Client);
+    assert!(host.order(Order::AddPort(again), &[]).is_err());
+    let far = host.config(port::counters::MAX_PORTS as u32, 1, Role::Client);
+    assert!(host.order(Order::AddPort(far), &[]).is_err());
+    let unknown = host.config(77, 1, Role::Server);
+    assert!(host.order(Order::SetPort(unknown), &[]).is_err());
+    assert!(host.order(Order::RemovePort(PortId(77)), &[]).is_err());
+    assert_eq!(host.state(1).phase, PortPhase::Waiting);
+}
+
+#[test]
+fn a_slow_guest_loses_its_own_frames_only() {
+    let host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut slow = host.guest(2, GuestConfig::default());
+    let mut c = host.guest(3, GuestConfig::default());
+    one_way(&mut a, &mut slow, 10);
+    slow.pairs[0].nic.auto_refill = false;
+    (0..1000).for_each(|n| a.send(&numbered(1, 2, n, 60)).expect("room"));
+    a.pairs[0].drain().expect("buffers come back");
+    let counts = host.counts(2);
+    assert_eq!(counts.to_guest.packets, 10 + 256);
+    assert_eq!(counts.dropped(DropReason::ReceiverFull), 744);
+    talk(&mut a, &mut c, 100);
+    // A buffer that does not hold the frame has another name.
+    let small = GuestConfig {
+        rx_buffers: Some(testkit::net::RxBuffers::Small),
+        features: VERSION_1 | (1 << 30) | RING_PACKED,
+        ..GuestConfig::default()
+    };
+    drop(slow);
+    let mut small = host.guest(2, small);
+    one_way(&mut a, &mut small, 20);
+    a.send(&numbered(1, 2, 0, 3000)).expect("room");
+    wait_for("a drop", || {
+        host.counts(2).dropped(DropReason::BufferTooSmall) == 1
+    });
+    one_way(&mut a, &mut small, 300);
+}
+
+#[test]
+fn nothing_is_lost_uncounted_in_random_traffic() {
+    let mut host = Host::with_ports(1..=4);
+    let mut guests: Vec<_> = (1..=4)
+        .map(|id| {
+            let config = GuestConfig::default();
+            let config = if id % 2 == 0 { config.packed() } else { config };
+            host.guest(id, config.without(MRG_RXBUF | ALL_OFFLOADS))
+        })
+        .collect();
+    let mut x = 0x1234_5678_9abc_def1_u64;
+    let mut sent = 0;
+    for _ in 0..4000 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let (a, b) = ((x >> 8) % 4, (x >> 16) % 4);
+        let mut frame = numbered(
+            a as u8 + 1,
+            b as u8 + 1,
+            x >> 40,
+            16 + (x >> 24) as usize % 1400,
+        );
+        match x % 40 {
+            0 => frame.truncate((x >> 32) as usize % 14),
+            1 => frame[6] = 0xff,
+            2 => frame[..6].copy_from_slice(&[1, 0x80, 0xc2, 0, 0, 0]),
+            3 => frame = testkit::packets::vlan_tagged(&frame, 7),
+            _ => {}
+        }
+        let header = NetHeader {
+            gso_type: if x.is_multiple_of(41) { 1 } else { 0 },
+            ..NetHeader::default()
+        };
+        guests[a as usize]
+            .send_on(0, &frame, &header)
+            .expect("room");
+        sent += 1;
+        if x.is_multiple_of(7) {
+            guests[b as usize].recv_all().expect("correct");
+        }
+    }
+    guests
+        .iter_mut()
+        .for_each(|g| g.pairs[0].drain().expect("buffers come back"));
+    wait_for("all decisions", || host.figures().parked == 0);
+    let (from, to, drops) = host.totals();
+    assert_eq!(from, sent);
+    assert_eq!(to + drops, sent, "{to} delivered, {drops} dropped");
+    let mut received = 0;
+    for guest in &mut guests {
+        guest.recv_all().expect("correct");
+        received += guest.stats().received;
+    }
+    assert_eq!(received, to);
+    for reason in [
+        DropReason::Runt,
+        DropReason::BadHeader,
+        DropReason::BadSource,
+    ] {
+        let n: u64 = (1..=4).map(|id| host.counts(id).dropped(reason)).sum();
+        assert!(n > 0, "{reason}");
+    }
+}

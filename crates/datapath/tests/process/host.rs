@@ -1,0 +1,415 @@
+//! The switch process in a thread, with a supervisor and a control around it.
+//!
+//! Control answers every upcall with `policy`: port `n` is an access port of one segment, and test guest
+//! `n` is behind it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use channel::link::{self, Link, Received};
+use channel::records::{Answer, Upcall};
+use channel::shared::{self, Region};
+use channel::supervision::{Ask, Tell};
+use channel::switching::{
+    Order, PortConfig, PortPhase, PortState, Report, Request, Role, SwitchFigures,
+};
+use policy::{Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+use port::PortId;
+use port::counters::{Counters, PortCounts, SIZE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
+use tempfile::TempDir;
+use testkit::{FakeGuest, GuestConfig};
+use wire::MacAddr;
+
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const LAN: SegmentId = SegmentId(1);
+
+/// Waits until `done`.
+#[track_caller]
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Guest `n` is behind port `n`.
+struct Neighbours;
+
+impl Lookup for Neighbours {
+    fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
+        let n = (1..=200u8).find(|n| testkit::packets::mac(*n) == mac.0)?;
+        Some(PortId(u32::from(n)))
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
+    }
+}
+
+/// The thread that answers upcalls.
+struct Answering {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Answering {
+    fn start(
+        mut upcalls: shared::Receiver,
+        mut answers: shared::Sender,
+        program: Arc<Mutex<Program>>,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(SeqCst) {
+                while let Some(upcall) = upcalls.recv::<Upcall>().expect("a sound ring") {
+                    let program = program.lock().expect("no panic").clone();
+                    assert!(
+                        answers.send(&answer(&program, &upcall)),
+                        "room for an answer"
+                    );
+                    answers.ring_bell();
+                }
+                if upcalls.prepare_sleep() {
+                    readable(&upcalls, Duration::from_millis(20));
+                    upcalls.woke();
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn answer(program: &Program, upcall: &Upcall) -> Answer {
+    let key = upcall.flow_key();
+    let decision = decide(program, &Neighbours, &key);
+    Answer::Install {
+        upcall: Some(upcall.id),
+        key: *key.masked(&decision.mask).words(),
+        mask: *decision.mask.words(),
+        action: decision.action,
+        segment: decision.segment,
+    }
+}
+
+fn readable(fd: impl AsFd, timeout: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    let limit = Timespec::try_from(timeout).expect("a short time");
+    poll(&mut fds, Some(&limit)).is_ok_and(|n| n > 0)
+}
+
+/// Control's end: link, and the thread that answers.
+struct Control {
+    link: Link<Request, Report>,
+    _answering: Answering,
+}
+
+/// See the module.
+pub(crate) struct Host {
+    pub(crate) dir: TempDir,
+    supervisor: Link<Tell, Ask>,
+    control: Option<Control>,
+    counters: Counters,
+    program: Arc<Mutex<Program>>,
+    ports: BTreeMap<u32, PortConfig>,
+    number: u64,
+    /// Phases reported unasked.
+    pub(crate) phases: Vec<(PortId, PortPhase, Option<String>)>,
+    flows: usize,
+    states: Vec<PortState>,
+    figures: SwitchFigures,
+    switch: Option<JoinHandle<io::Result<()>>>,
+    dialer: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    /// A running switch without ports.
+    pub(crate) fn new() -> Self {
+        let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&counters, SIZE).expect("room");
+        let (ours, theirs) = link::pair().expect("sockets");
+        let supervisor = Link::new(ours.try_clone().expect("a descriptor"));
+        supervisor
+            .send(&Tell::StartSwitch, &[counters.as_fd()])
+            .expect("a listening switch");
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut host = Self {
+            supervisor,
+            control: None,
+            counters: Counters::map(&counters).expect("a map"),
+            program: Arc::default(),
+            ports: BTreeMap::new(),
+            number: 0,
+            phases: Vec::new(),
+            flows: 0,
+            states: Vec::new(),
+            figures: SwitchFigures::default(),
+            switch: Some(std::thread::spawn(move || datapath::process::run(theirs))),
+            dialer: Some(dial(ours)),
+            dir,
+        };
+        host.start_control();
+        host
+    }
+
+    /// A switch with these server ports, one queue pair each.
+    pub(crate) fn with_ports(ids: impl IntoIterator<Item = u32>) -> Self {
+        let mut host = Self::new();
+        ids.into_iter().for_each(|id| host.add_port(id, 1));
+        host
+    }
+
+    /// Starts a control process; the one before must be gone.
+    pub(crate) fn start_control(&mut self) {
+        let (ours, theirs) = link::pair().expect("sockets");
+        self.supervisor
+            .send(&Tell::ControlLink, &[theirs.as_fd()])
+            .expect("a listening switch");
+        drop(theirs);
+        let mut link: Link<Request, Report> = Link::new(ours);
+        let order = Order::Adopt;
+        link.send(&Request { number: 0, order }, &[])
+            .expect("a switch");
+        let Ok(Received::Message(Report::Adopted { ports, .. }, fds)) = link.recv() else {
+            panic!("no answer to Adopt");
+        };
+        assert_eq!(ports.len(), self.ports.len(), "ports that the switch kept");
+        let [memory, upcall_bell, answer_bell] = fds.try_into().expect("three descriptors");
+        let region = Region {
+            memory,
+            upcall_bell,
+            answer_bell,
+        };
+        let (answers, upcalls) = region.control_ends().expect("a sound region");
+        while !matches!(
+            link.recv(),
+            Ok(Received::Message(Report::Done { number: 0, .. }, _))
+        ) {}
+        self.control = Some(Control {
+            link,
+            _answering: Answering::start(upcalls, answers, Arc::clone(&self.program)),
+        });
+    }
+
+    /// Control dies.
+    pub(crate) fn kill_control(&mut self) {
+        self.control = None;
+    }
+
+    /// Asks the switch and waits until it is done.
+    pub(crate) fn order(&mut self, order: Order, fds: &[OwnedFd]) -> Result<(), String> {
+        self.number += 1;
+        let number = self.number;
+        let link = &mut self.control.as_mut().expect("a control").link;
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        link.send(&Request { number, order }, &fds)
+            .expect("a switch");
+        self.states.clear();
+        self.flows = 0;
+        loop {
+            let link = &mut self.control.as_mut().expect("a control").link;
+            let Ok(Received::Message(report, _)) = link.recv() else {
+                panic!("the switch is gone");
+            };
+            match report {
+                Report::Done { number: n, error } if n == number => {
+                    return error.map_or(Ok(()), Err);
+                }
+                Report::Phase {
+                    port,
+                    phase,
+                    reason,
+                } => self.phases.push((port, phase, reason)),
+                Report::PortStates(states, figures) => {
+                    self.states.extend(states);
+                    self.figures = figures;
+                }
+                Report::Flows(flows) => self.flows += flows.len(),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let segment = Segment {
+            name: "lan".into(),
+            vlan: None,
+        };
+        let ports = self
+            .ports
+            .keys()
+            .map(|id| (PortId(*id), PortMode::Access(LAN)));
+        let model = Model {
+            segments: BTreeMap::from([(LAN, segment)]),
+            ports: ports.collect(),
+        };
+        let program = Program::compile(&model, self.number + 1).expect("a sound model");
+        *self.program.lock().expect("no panic") = program.clone();
+        self.order(Order::Program(program), &[]).expect("a program");
+    }
+
+    pub(crate) fn config(&self, id: u32, queues: u16, role: Role) -> PortConfig {
+        PortConfig {
+            id: PortId(id),
+            name: format!("vm{id}"),
+            socket: self.socket(id).to_string_lossy().into_owned(),
+            role,
+            queues,
+            mtu: None,
+            mac: None,
+        }
+    }
+
+    /// A port that listens.
+    pub(crate) fn add_port(&mut self, id: u32, queues: u16) {
+        let config = self.config(id, queues, Role::Server);
+        self.add(config);
+    }
+
+    /// A port of any configuration.
+    pub(crate) fn add(&mut self, config: PortConfig) {
+        let id = config.id.0;
+        let listener = (config.role == Role::Server)
+            .then(|| OwnedFd::from(UnixListener::bind(self.socket(id)).expect("a free path")));
+        self.order(Order::AddPort(config.clone()), listener.as_slice())
+            .expect("a port");
+        self.ports.insert(id, config);
+        self.publish();
+    }
+
+    pub(crate) fn remove_port(&mut self, id: u32) {
+        self.ports.remove(&id).expect("a port");
+        self.order(Order::RemovePort(PortId(id)), &[])
+            .expect("gone");
+        let _ = std::fs::remove_file(self.socket(id));
+        self.publish();
+    }
+
+    pub(crate) fn socket(&self, id: u32) -> PathBuf {
+        self.dir.path().join(format!("{id}.sock"))
+    }
+
+    /// Test guest `id` at port `id`, up.
+    #[track_caller]
+    pub(crate) fn guest(&self, id: u32, config: GuestConfig) -> FakeGuest {
+        let config = config.guest(id as u8);
+        let mut guest = FakeGuest::connect(&self.socket(id), config).expect("a session");
+        guest.wait_link().expect("a link");
+        guest
+    }
+
+    pub(crate) fn counts(&self, id: u32) -> PortCounts {
+        self.counters.read(PortId(id))
+    }
+
+    /// From-guest packets, to-guest packets and drops of all ports.
+    pub(crate) fn totals(&self) -> (u64, u64, u64) {
+        let all = self.ports.keys().map(|id| self.counts(*id));
+        all.fold((0, 0, 0), |(from, to, drops), c| {
+            (
+                from + c.from_guest.packets,
+                to + c.to_guest.packets,
+                drops + c.drops.iter().sum::<u64>(),
+            )
+        })
+    }
+
+    pub(crate) fn figures(&mut self) -> SwitchFigures {
+        self.order(Order::PortStates, &[]).expect("states");
+        self.figures
+    }
+
+    pub(crate) fn flows(&mut self) -> usize {
+        self.order(Order::DumpFlows, &[]).expect("flows");
+        self.flows
+    }
+
+    pub(crate) fn state(&mut self, id: u32) -> PortState {
+        self.order(Order::PortStates, &[]).expect("states");
+        let state = self.states.iter().find(|s| s.config.id.0 == id);
+        state.expect("a port").clone()
+    }
+
+    /// Waits for the port's phase; its state then.
+    #[track_caller]
+    pub(crate) fn wait_phase(&mut self, id: u32, phase: PortPhase) -> PortState {
+        wait_for(&format!("port {id} to be {phase:?}"), || {
+            self.state(id).phase == phase
+        });
+        self.state(id)
+    }
+
+    /// Why queue `index` of the port was stopped.
+    #[track_caller]
+    pub(crate) fn wait_fault(&mut self, id: u32, index: u16) -> String {
+        let state = self.wait_phase(id, PortPhase::Faulted);
+        let queue = state.queues.iter().find(|q| q.index == index);
+        queue
+            .and_then(|q| q.fault.clone())
+            .unwrap_or_else(|| panic!("queue {index} runs: {state:?}"))
+    }
+
+    /// Ends the switch as the supervisor does.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.supervisor.send(&Tell::Stop, &[]);
+        if let Some(switch) = self.switch.take() {
+            switch.join().expect("no panic").expect("a clean end");
+        }
+        let _ = self.dialer.take().map(JoinHandle::join);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.control = None;
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}
+
+/// The supervisor's side of client ports: dials as it is asked to.
+fn dial(fd: OwnedFd) -> JoinHandle<()> {
+    let mut link: Link<Tell, Ask> = Link::new(fd);
+    std::thread::spawn(move || {
+        while let Ok(Received::Message(ask, _)) = link.recv() {
+            let Ask::Dial { port, path } = ask else {
+                panic!("unexpected {ask:?}");
+            };
+            let sent = match UnixStream::connect(&path) {
+                Ok(socket) => link.send(&Tell::Dialed { port, error: None }, &[socket.as_fd()]),
+                Err(e) => link.send(
+                    &Tell::Dialed {
+                        port,
+                        error: Some(e.to_string()),
+                    },
+                    &[],
+                ),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    })
+}

@@ -1,0 +1,54 @@
+//! Numbered traffic between two guests.
+
+use std::time::Duration;
+
+use testkit::FakeGuest;
+use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+
+const SECOND: Duration = Duration::from_secs(5);
+
+/// A numbered datagram of test guest `a` to test guest `b`.
+pub(crate) fn numbered(a: u8, b: u8, seq: u64, len: usize) -> Vec<u8> {
+    let key = Numbered {
+        stream: u16::from(a),
+        seq,
+    };
+    udp(&Flow::v4(a, b), &numbered_payload(key, len))
+}
+
+fn number(guest: &FakeGuest) -> u8 {
+    guest.mac()[5]
+}
+
+/// Sends `count` frames and checks that exactly these arrive, in order.
+#[track_caller]
+pub(crate) fn one_way(from: &mut FakeGuest, to: &mut FakeGuest, count: u64) {
+    lengths(from, to, count, &[16, 200, 1400]);
+}
+
+/// As [`one_way`], with payloads of these lengths in turn.
+#[track_caller]
+pub(crate) fn lengths(from: &mut FakeGuest, to: &mut FakeGuest, count: u64, lens: &[usize]) {
+    let (a, b) = (number(from), number(to));
+    let window = u64::from(to.pairs[0].nic.options().queue_size / 2).clamp(1, 64);
+    let mut checker = SequenceChecker::default();
+    for seq in 0..count {
+        let frame = numbered(a, b, seq, lens[seq as usize % lens.len()]);
+        from.send(&frame).expect("room");
+        if seq % window == window - 1 || seq + 1 == count {
+            while checker.next_of(a.into()) <= seq {
+                let got = to.recv(SECOND).expect("a correct device");
+                let got = got.unwrap_or_else(|| panic!("frame {} of {count}", checker.received));
+                checker.see(payload_of(&got.frame).expect("a datagram"));
+            }
+        }
+    }
+    assert!(checker.is_clean(a.into(), count), "{checker:?}");
+}
+
+/// Both ways.
+#[track_caller]
+pub(crate) fn talk(a: &mut FakeGuest, b: &mut FakeGuest, count: u64) {
+    one_way(a, b, count);
+    one_way(b, a, count);
+}
