@@ -27,10 +27,12 @@ unit: ## Unit and property tests: no root, seconds once built
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 	cargo test --package lasthop-e2e
 
-miri: ## Queue and memory code under Miri (needs a nightly toolchain with miri)
+miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
-	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test -p lasthop-memory -p lasthop-virtio --lib
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-memory --lib
+	cargo +nightly miri test --package lasthop-virtio --lib queue::
+	cargo +nightly miri test --package lasthop-ring --lib
 
 clean: ## Remove everything that was built, the guest image included
 	cargo clean

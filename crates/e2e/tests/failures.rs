@@ -117,6 +117,7 @@ fn others_notice_nothing() {
         reachable(&mut world.vm3, "10.0.0.2"),
         "after the port came back"
     );
+    same_footprint("after all that", &before, &world.lasthop.footprint());
 
     turn.step("a guest that stands still: the others go on");
     world.vm3.pause();
