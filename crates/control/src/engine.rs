@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A first start and a restart are the same: load the state file, adopt what the switch has, change what
-//! differs from the wanted state, publish the program, say ready. See [`adopt`](Engine::start).
+//! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
 mod change;
 mod documents;
@@ -24,15 +24,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use api::v1::{FdbDocument, FdbEntry, FdbFilter, Problem, SegmentStatus, StatsDocument};
-use api::v1::{PortsDocument, StatusDocument, SwitchStatus};
+use api::v1::Problem;
 use channel::link::{Link, Received};
 use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{FlowRecord, Order, PortConfig, Report};
-use policy::{Action, Program, SegmentId, decide};
+use policy::{Action, Program, decide};
 use port::PortId;
 use port::counters::Counters;
 use tokio::io::Interest;
@@ -45,7 +44,7 @@ use crate::learning::{Effect, Fdb, Limits};
 use crate::server;
 
 use flows::FlowIndex;
-use peers::{SupervisorPeer, SwitchPeer};
+use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
 
 /// Between two looks at ages, and two saves of what was learned.
@@ -59,8 +58,11 @@ const UPCALLS_PER_TURN: usize = 256;
 /// API requests that may wait.
 const COMMANDS: usize = 64;
 
+/// The time since a fixed moment; tests bring their own.
+type Clock = Box<dyn Fn() -> Duration>;
+
 /// Time on the machine's monotonic clock: the same for this process and the one before it.
-fn now() -> Duration {
+fn monotonic() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -68,6 +70,7 @@ fn now() -> Duration {
 /// See the module.
 pub struct Engine {
     runtime_dir: PathBuf,
+    clock: Clock,
     supervisor: SupervisorPeer,
     switch: SwitchPeer,
     counters: Counters,
@@ -86,6 +89,8 @@ pub struct Engine {
     ticks: u64,
     /// The dump that is under way, and when it was asked for.
     dump: Option<(u64, Duration)>,
+    /// When the last dump that is complete was asked for.
+    last_dump: Duration,
 }
 
 /// Runs control until the supervisor ends it or is gone. `link` is the supervision link.
@@ -135,16 +140,25 @@ impl Engine {
     ///
     /// # Errors
     /// A peer that is gone or makes no sense, or a wanted port that cannot be made.
-    pub fn start(mut link: Link<Ask, Tell>) -> io::Result<(Self, OwnedFd)> {
+    pub fn start(link: Link<Ask, Tell>) -> io::Result<(Self, OwnedFd)> {
+        Self::start_with(link, Box::new(monotonic), PATIENCE)
+    }
+
+    fn start_with(
+        mut link: Link<Ask, Tell>,
+        clock: Clock,
+        patience: Duration,
+    ) -> io::Result<(Self, OwnedFd)> {
         let start = receive_start(&mut link)?;
         let file = StateFile::from_fd(start.state);
         let saved = Saved::load(&file)?;
-        let mut switch = SwitchPeer::new(start.switch)?;
+        let mut switch = SwitchPeer::new(start.switch, patience)?;
         let adopted = adopt(&mut switch)?;
         let (answers, upcalls) = adopted.region.control_ends()?;
         let mut engine = Self {
             runtime_dir: start.runtime_dir,
-            supervisor: SupervisorPeer::new(link)?,
+            clock,
+            supervisor: SupervisorPeer::new(link, patience)?,
             switch,
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
             file,
@@ -158,16 +172,24 @@ impl Engine {
             upcall_count: 0,
             ticks: 0,
             dump: None,
+            last_dump: Duration::ZERO,
             saved,
         };
+        engine.adopt_program(adopted.epoch);
         engine.adopt_learned(&adopted.flows);
         engine.reconcile().map_err(io::Error::other)?;
+        engine.revalidate(&adopted.flows);
+        engine.answers.ring_bell();
         Ok((engine, start.api))
+    }
+
+    fn now(&self) -> Duration {
+        (self.clock)()
     }
 
     /// Learns again what was known before the restart: first what was saved, then what flows tell.
     fn adopt_learned(&mut self, flows: &[FlowRecord]) {
-        let now = now();
+        let now = self.now();
         for station in std::mem::take(&mut self.saved.stations) {
             let mac = station.mac();
             self.fdb
@@ -192,39 +214,37 @@ impl Engine {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if self.answer_upcalls()? || !self.upcalls.prepare_sleep() {
-                tokio::task::yield_now().await;
-                if let Ok(command) = commands.try_recv() {
-                    self.follow(command);
-                }
-                continue;
-            }
+            // Upcalls never end when a guest wants it so: everything else has its turn after each lot.
+            let busy = self.answer_upcalls()? || !self.upcalls.prepare_sleep();
             self.hear_switch()?;
             tokio::select! {
-                bell = upcalls.readable() => {
-                    self.upcalls.woke();
-                    bell?.clear_ready();
-                    continue;
+                biased;
+                told = supervisor.readable() => {
+                    let mut told = told?;
+                    self.supervisor.hear();
+                    told.clear_ready();
                 }
+                _ = ticks.tick() => self.tick()?,
                 report = switch.readable() => {
                     let mut report = report?;
                     self.hear_switch()?;
                     report.clear_ready();
                 }
-                told = supervisor.readable() => {
-                    let mut told = told?;
-                    if self.supervisor.wants_stop() {
-                        return Ok(());
-                    }
-                    told.clear_ready();
-                }
                 command = commands.recv() => match command {
                     Some(command) => self.follow(command),
                     None => return Ok(()),
                 },
-                _ = ticks.tick() => self.tick()?,
+                bell = upcalls.readable(), if !busy => {
+                    self.upcalls.woke();
+                    bell?.clear_ready();
+                }
+                () = tokio::task::yield_now(), if busy => {}
             }
             self.upcalls.woke();
+            if self.supervisor.wants_stop() {
+                return Ok(());
+            }
+            self.switch.check()?;
         }
     }
 
@@ -245,7 +265,7 @@ impl Engine {
     /// Decides about one upcall and learns from it.
     fn decide(&mut self, upcall: &Upcall) {
         self.upcall_count += 1;
-        let now = now();
+        let now = self.now();
         let key = upcall.flow_key();
         let mut decision = decide(&self.program, &self.fdb.at(now), &key);
         if let Some((segment, mac)) = decision.learn {
@@ -294,13 +314,6 @@ impl Engine {
         self.ports.get(&id).map_or("?", |p| p.name.as_str())
     }
 
-    fn segment_name(&self, id: SegmentId) -> &str {
-        let mut names = self.saved.segments.iter();
-        names
-            .find(|(_, i)| **i == id)
-            .map_or("?", |(name, _)| name.as_str())
-    }
-
     /// Sends an answer now, or in its turn when the ring is full.
     fn send(&mut self, answer: Answer) {
         if !self.backlog.is_empty() || !self.answers.send(&answer) {
@@ -338,19 +351,21 @@ impl Engine {
 
     fn tick(&mut self) -> io::Result<()> {
         self.ticks += 1;
-        let effects = self.fdb.expire(now());
+        let effects = self.fdb.expire(self.now());
         self.carry_out(effects);
         if self.dump.is_none() && self.ticks.is_multiple_of(TICKS_PER_DUMP) {
             let number = self.switch.order(Order::DumpFlows, &[])?;
-            self.dump = Some((number, now()));
+            self.dump = Some((number, self.now()));
         }
         self.answers.ring_bell();
         self.save()
     }
 
-    /// Flows that the switch has: keeps their stations young, takes back those that nobody uses.
+    /// Flows that the switch has: keeps their stations young, takes back those that nobody uses and those
+    /// that would be decided otherwise now.
     fn note_flows(&mut self, records: &[FlowRecord]) {
-        let now = now();
+        let now = self.now();
+        let asked = self.dump.map_or(now, |(_, asked)| asked);
         for record in records {
             let idle = Duration::from_millis(record.idle_ms);
             if idle > FLOW_IDLE {
@@ -359,7 +374,7 @@ impl Engine {
                 }
                 continue;
             }
-            self.flows.insert_record(record, now);
+            self.flows.insert_older(record, asked);
             if let Some(segment) = record.segment {
                 let key = channel::records::key_from_words(&record.key);
                 let seen = now.saturating_sub(idle);
@@ -367,17 +382,38 @@ impl Engine {
                     .refresh(seen, segment, key.smac(), PortId(key.in_port()));
             }
         }
+        self.revalidate(records);
     }
 
+    /// Takes back the flows that would be decided otherwise now. That heals whatever was lost between us and
+    /// the switch, at the latest when a dump shows it.
+    fn revalidate(&mut self, records: &[FlowRecord]) {
+        let now = self.now();
+        for record in records {
+            let key = channel::records::key_from_words(&record.key);
+            let right = decide(&self.program, &self.fdb.at(now), &key);
+            if right.action != record.action || right.segment != record.segment {
+                for answer in self.flows.remove(&record.key) {
+                    self.send(answer);
+                }
+            }
+        }
+    }
+
+    /// A flow that was in neither of two dumps is not in the switch any more. One dump says little: an answer
+    /// on its way to the switch is not in it.
     fn dump_done(&mut self, number: u64) {
         if let Some((_, asked)) = self.dump.take_if(|(n, _)| *n == number) {
-            self.flows.forget_unseen(asked);
+            let before = std::mem::replace(&mut self.last_dump, asked);
+            if self.backlog.is_empty() {
+                self.flows.forget_unseen(before);
+            }
         }
     }
 
     /// Writes the state file.
     fn save(&mut self) -> io::Result<()> {
-        let now = now();
+        let now = self.now();
         let stations = self.fdb.list(now).into_iter().filter(|s| !s.pinned);
         self.saved.stations = stations
             .map(|s| SavedStation {
@@ -405,81 +441,6 @@ impl Engine {
         }
         self.answers.ring_bell();
     }
-
-    fn status(&mut self) -> Result<StatusDocument, Problem> {
-        let (states, figures) = self.switch.port_states().map_err(unavailable)?;
-        let processes = self.supervisor.processes().map_err(unavailable)?;
-        let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
-        let wanted = &self.saved.wanted;
-        let members = |name: &str| {
-            let inside = wanted
-                .ports
-                .iter()
-                .filter(|p| p.segments().any(|s| s == name));
-            inside.map(|p| p.name.clone()).collect()
-        };
-        Ok(StatusDocument {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            name: wanted.switch.name.clone(),
-            uptime_seconds: uptime,
-            processes: processes
-                .into_iter()
-                .map(documents::process_status)
-                .collect(),
-            switch: SwitchStatus {
-                connected: true,
-                epoch: self.program.epoch(),
-                flows: figures.flows,
-                upcalls: self.upcall_count,
-                upcalls_dropped: self.upcall_drops(),
-            },
-            segments: wanted
-                .segments
-                .iter()
-                .map(|s| SegmentStatus {
-                    name: s.name.clone(),
-                    vlan: s.vlan,
-                    ports: members(&s.name),
-                })
-                .collect(),
-            ports: self.statuses(&states),
-        })
-    }
-
-    fn upcall_drops(&self) -> u64 {
-        let full = port::DropReason::UpcallFull;
-        let ports = self.ports.keys();
-        ports.map(|&id| self.counters.read(id).dropped(full)).sum()
-    }
-
-    fn port_list(&mut self) -> Result<PortsDocument, Problem> {
-        let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let ports = self.statuses(&states);
-        Ok(PortsDocument { ports })
-    }
-
-    fn stats(&mut self) -> Result<StatsDocument, Problem> {
-        let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let wanted = self.saved.wanted.ports.iter();
-        Ok(documents::stats(wanted.map(|spec| {
-            let id = self.saved.ports.get(&spec.name).copied();
-            let state = states.iter().find(|s| Some(s.config.id) == id);
-            let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
-            (spec.name.clone(), documents::state_of(state), counts)
-        })))
-    }
-
-    fn fdb_document(&self, filter: &FdbFilter) -> FdbDocument {
-        let stations = self.fdb.list(now()).into_iter().map(|s| FdbEntry {
-            segment: self.segment_name(s.segment).to_owned(),
-            mac: s.mac.to_string(),
-            port: self.port_name(s.port).to_owned(),
-            age_seconds: s.age.as_secs(),
-        });
-        FdbDocument {
-            entries: stations.filter(|e| filter.accepts(e)).collect(),
-        }
-    }
 }
 
 /// Waits for a descriptor to become readable.
@@ -498,16 +459,20 @@ fn unavailable(error: io::Error) -> Problem {
 
 /// What the switch hands over.
 struct Adopted {
+    epoch: u64,
     region: Region,
     ports: Vec<PortConfig>,
     flows: Vec<FlowRecord>,
 }
 
 fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
-    let (mut region, mut ports, mut flows) = (None, Vec::new(), Vec::new());
+    let (mut region, mut epoch, mut ports, mut flows) = (None, 0, Vec::new(), Vec::new());
     switch.request(Order::Adopt, &[], |report, fds| match report {
-        Report::Adopted { ports: all, .. } => {
-            ports = all;
+        Report::Adopted {
+            epoch: running,
+            ports: all,
+        } => {
+            (epoch, ports) = (running, all);
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
@@ -520,6 +485,7 @@ fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
     let [memory, upcall_bell, answer_bell] =
         region.ok_or_else(|| io::Error::other("the switch sent no rings"))?;
     Ok(Adopted {
+        epoch,
         region: Region {
             memory,
             upcall_bell,

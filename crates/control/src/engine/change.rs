@@ -1,7 +1,8 @@
 //! From the wanted state to what the switch has.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use api::v1::{PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
 use channel::switching::{self, Order, PortConfig, PortState};
@@ -10,6 +11,9 @@ use port::PortId;
 
 use super::{Engine, documents, unavailable};
 use crate::wanted;
+
+/// More lots of upcalls than the ring can hold.
+const LOTS: usize = 64;
 
 /// What the switch is to know of a wanted port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
@@ -50,6 +54,55 @@ impl Engine {
             let id = self.saved.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
+        let claimed = self.claim_sockets(configs.values())?;
+        let done = self.reconcile_ports(configs);
+        for path in claimed {
+            if !self.listens(&path) {
+                self.supervisor.unlisten(&path).map_err(unavailable)?;
+            }
+        }
+        done?;
+        self.publish()?;
+        self.save().map_err(unavailable)
+    }
+
+    /// Whether a port of the switch listens there.
+    fn listens(&self, path: &str) -> bool {
+        let server = |p: &PortConfig| p.role == switching::Role::Server;
+        self.ports.values().any(|p| server(p) && p.socket == path)
+    }
+
+    /// Binds the sockets that no port has yet, so that a path which is taken is known before anything else
+    /// is changed. The supervisor keeps them.
+    fn claim_sockets<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = &'a PortConfig>,
+    ) -> Result<Vec<String>, Problem> {
+        let server = |p: &&PortConfig| p.role == switching::Role::Server;
+        let mut claimed: Vec<String> = Vec::new();
+        for config in wanted.filter(server) {
+            if self.listens(&config.socket) {
+                continue;
+            }
+            if let Err(problem) = self.listen(&config.socket) {
+                for path in claimed {
+                    self.supervisor.unlisten(&path).map_err(unavailable)?;
+                }
+                return Err(problem);
+            }
+            claimed.push(config.socket.clone());
+        }
+        Ok(claimed)
+    }
+
+    fn listen(&mut self, path: &str) -> Result<OwnedFd, Problem> {
+        self.supervisor.listen(path).map_err(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => Problem::conflict("socket", e.to_string()),
+            _ => unavailable(e),
+        })
+    }
+
+    fn reconcile_ports(&mut self, configs: BTreeMap<PortId, PortConfig>) -> Result<(), Problem> {
         let gone: Vec<PortId> = self
             .ports
             .iter()
@@ -66,25 +119,20 @@ impl Engine {
                 Some(_) => {}
             }
         }
-        self.publish()?;
-        self.save().map_err(unavailable)
+        Ok(())
     }
 
     fn make_port(&mut self, config: PortConfig) -> Result<(), Problem> {
         let path = config.socket.clone();
         let listens = config.role == switching::Role::Server;
         let socket = if listens {
-            let socket = self.supervisor.listen(&path);
-            Some(socket.map_err(|e| Problem::conflict("socket", e.to_string()))?)
+            Some(self.listen(&path)?)
         } else {
             None
         };
         let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
         let order = Order::AddPort(config.clone());
         if let Err(error) = self.switch.request(order, &fds, |report, _| Some(report)) {
-            if listens {
-                let _ = self.supervisor.unlisten(&path);
-            }
             return Err(unavailable(error));
         }
         self.ports.insert(config.id, config);
@@ -107,6 +155,13 @@ impl Engine {
             self.supervisor
                 .unlisten(&config.socket)
                 .map_err(unavailable)?;
+        }
+        // What it asked last is in the ring by now. Its number may be another port's soon, so that is
+        // answered while it still means this port.
+        for _ in 0..LOTS {
+            if !self.answer_upcalls().map_err(unavailable)? {
+                break;
+            }
         }
         let effects = self.fdb.forget_port(id);
         self.carry_out(effects);
@@ -150,6 +205,18 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// What the switch runs under this epoch. If that is the epoch of the state file, it is the program of the
+    /// state file, and nothing need be published.
+    pub(super) fn adopt_program(&mut self, running: u64) {
+        let model = self.model();
+        if running == self.saved.epoch
+            && let Ok(program) = Program::compile(&model, running)
+        {
+            self.program = program;
+        }
+        self.saved.epoch = self.saved.epoch.max(running);
     }
 
     fn model(&mut self) -> Model {

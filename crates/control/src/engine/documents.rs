@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    PortSpec, PortState as ApiState, PortStats, PortStatus, ProcessState, ProcessStatus,
-    QueueFault, RingFormat, StatsDocument, Traffic,
+    FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats, PortStatus,
+    PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
+    StatsDocument, StatusDocument, SwitchStatus, Traffic,
 };
 use channel::supervision::ProcessInfo;
 use channel::switching::{PortPhase, PortState};
+use policy::SegmentId;
 use port::counters::{self, PortCounts};
 use port::{DropReason, REASONS};
+
+use super::{Engine, unavailable};
 
 /// `VIRTIO_F_RING_PACKED` (virtio 1.3, 6).
 const RING_PACKED: u32 = 34;
@@ -98,7 +102,7 @@ pub(super) fn port_status(spec: &PortSpec, state: Option<&PortState>) -> PortSta
 }
 
 /// One process.
-pub(super) fn process_status(info: ProcessInfo) -> ProcessStatus {
+fn process_status(info: ProcessInfo) -> ProcessStatus {
     ProcessStatus {
         name: info.name,
         state: if info.pid == 0 {
@@ -125,7 +129,7 @@ fn drops(counts: &PortCounts) -> BTreeMap<String, u64> {
 }
 
 /// All ports' counters, and the drops in total.
-pub(super) fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>) -> StatsDocument {
+fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>) -> StatsDocument {
     let mut document = StatsDocument::default();
     for (name, state, counts) in ports {
         let drops = drops(&counts);
@@ -144,6 +148,87 @@ pub(super) fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>)
 }
 
 /// The state of a port for statistics.
-pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
+fn state_of(state: Option<&PortState>) -> ApiState {
     state.map_or(ApiState::Starting, |s| api_state(s.phase))
+}
+
+impl Engine {
+    pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
+        let (states, figures) = self.switch.port_states().map_err(unavailable)?;
+        let processes = self.supervisor.processes().map_err(unavailable)?;
+        let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
+        let wanted = &self.saved.wanted;
+        let members = |name: &str| {
+            let inside = wanted
+                .ports
+                .iter()
+                .filter(|p| p.segments().any(|s| s == name));
+            inside.map(|p| p.name.clone()).collect()
+        };
+        Ok(StatusDocument {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: wanted.switch.name.clone(),
+            uptime_seconds: uptime,
+            processes: processes.into_iter().map(process_status).collect(),
+            switch: SwitchStatus {
+                connected: true,
+                epoch: self.program.epoch(),
+                flows: figures.flows,
+                upcalls: self.upcall_count,
+                upcalls_dropped: self.upcall_drops(),
+            },
+            segments: wanted
+                .segments
+                .iter()
+                .map(|s| SegmentStatus {
+                    name: s.name.clone(),
+                    vlan: s.vlan,
+                    ports: members(&s.name),
+                })
+                .collect(),
+            ports: self.statuses(&states),
+        })
+    }
+
+    fn upcall_drops(&self) -> u64 {
+        let full = port::DropReason::UpcallFull;
+        let ports = self.ports.keys();
+        ports.map(|&id| self.counters.read(id).dropped(full)).sum()
+    }
+
+    pub(super) fn port_list(&mut self) -> Result<PortsDocument, Problem> {
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let ports = self.statuses(&states);
+        Ok(PortsDocument { ports })
+    }
+
+    pub(super) fn stats(&mut self) -> Result<StatsDocument, Problem> {
+        let (states, _) = self.switch.port_states().map_err(unavailable)?;
+        let wanted = self.saved.wanted.ports.iter();
+        Ok(stats(wanted.map(|spec| {
+            let id = self.saved.ports.get(&spec.name).copied();
+            let state = states.iter().find(|s| Some(s.config.id) == id);
+            let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
+            (spec.name.clone(), state_of(state), counts)
+        })))
+    }
+
+    pub(super) fn fdb_document(&self, filter: &FdbFilter) -> FdbDocument {
+        let stations = self.fdb.list(self.now()).into_iter().map(|s| FdbEntry {
+            segment: self.segment_name(s.segment).to_owned(),
+            mac: s.mac.to_string(),
+            port: self.port_name(s.port).to_owned(),
+            age_seconds: s.age.as_secs(),
+        });
+        FdbDocument {
+            entries: stations.filter(|e| filter.accepts(e)).collect(),
+        }
+    }
+
+    fn segment_name(&self, id: SegmentId) -> &str {
+        let mut names = self.saved.segments.iter();
+        names
+            .find(|(_, i)| **i == id)
+            .map_or("?", |(name, _)| name.as_str())
+    }
 }

@@ -64,6 +64,15 @@ impl FlowIndex {
         self.insert(key, mask, *action, *segment, now);
     }
 
+    /// [`FlowIndex::insert_record`], unless the flow was installed after `asked`: then the record is older than
+    /// what is known.
+    pub(super) fn insert_older(&mut self, record: &FlowRecord, asked: Duration) {
+        let have = self.flows.get(&key_from_words(&record.key));
+        if have.is_none_or(|flow| flow.known < asked) {
+            self.insert_record(record, asked);
+        }
+    }
+
     /// Takes out the flows from or to a station; what is to be sent for it.
     pub(super) fn invalidate(
         &mut self,
@@ -95,6 +104,12 @@ impl FlowIndex {
             .map(|(key, _)| *key)
             .collect();
         self.remove_all(keys)
+    }
+
+    /// Nothing is held, in either table.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty() && self.by_mac.is_empty()
     }
 
     /// Takes out one flow; what is to be sent for it.

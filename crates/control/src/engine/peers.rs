@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// How long a peer may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 fn gone(who: &str) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, format!("the {who} is gone"))
@@ -54,9 +54,12 @@ fn wait_for<Out: Serialize, In: DeserializeOwned>(
 #[derive(Debug)]
 pub(super) struct SwitchPeer {
     link: Link<Request, Report>,
+    patience: Duration,
     next: u64,
     /// What came while something else was waited for.
     later: VecDeque<Report>,
+    /// An order that changes something had no answer: what the switch has is unknown.
+    unsure: bool,
 }
 
 impl SwitchPeer {
@@ -64,13 +67,15 @@ impl SwitchPeer {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(fd: OwnedFd, patience: Duration) -> io::Result<Self> {
         let link = Link::new(fd);
         link.set_nonblocking()?;
         Ok(Self {
             link,
+            patience,
             next: 0,
             later: VecDeque::new(),
+            unsure: false,
         })
     }
 
@@ -96,10 +101,12 @@ impl SwitchPeer {
         fds: &[BorrowedFd<'_>],
         mut each: impl FnMut(Report, Vec<OwnedFd>) -> Option<Report>,
     ) -> io::Result<()> {
+        let question = matches!(order, Order::PortStates | Order::DumpFlows);
         let number = self.order(order, fds)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         loop {
-            let (report, fds) = wait_for(&mut self.link, "switch", deadline)?;
+            let (report, fds) = wait_for(&mut self.link, "switch", deadline)
+                .inspect_err(|_| self.unsure |= !question)?;
             match report {
                 Report::Done { number: n, error } if n == number => {
                     return error.map_or(Ok(()), |reason| Err(io::Error::other(reason)));
@@ -107,6 +114,18 @@ impl SwitchPeer {
                 other => self.later.extend(each(other, fds)),
             }
         }
+    }
+
+    /// Whether it is known what the switch has.
+    ///
+    /// # Errors
+    /// It is not: an order was sent and not answered. Only a new start finds out.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.unsure {
+            let text = "the switch did not answer an order: starting over";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        Ok(())
     }
 
     /// States of all ports, and figures.
@@ -153,6 +172,9 @@ impl AsFd for SwitchPeer {
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
+    patience: Duration,
+    /// It has told us to end, perhaps while we waited for something else.
+    stop: bool,
 }
 
 impl SupervisorPeer {
@@ -160,14 +182,31 @@ impl SupervisorPeer {
     ///
     /// # Errors
     /// The system's refusal.
-    pub(super) fn new(link: Link<Ask, Tell>) -> io::Result<Self> {
+    pub(super) fn new(link: Link<Ask, Tell>, patience: Duration) -> io::Result<Self> {
         link.set_nonblocking()?;
-        Ok(Self { link })
+        Ok(Self {
+            link,
+            patience,
+            stop: false,
+        })
     }
 
-    fn ask(&mut self, ask: &Ask) -> io::Result<(Tell, Vec<OwnedFd>)> {
+    /// Asks, and waits for what `wanted` says is the answer. An answer to an earlier question, which nobody
+    /// waits for any more, is thrown away.
+    fn ask<T>(
+        &mut self,
+        ask: &Ask,
+        mut wanted: impl FnMut(Tell, Vec<OwnedFd>) -> Option<T>,
+    ) -> io::Result<T> {
         self.link.send(ask, &[])?;
-        wait_for(&mut self.link, "supervisor", Instant::now() + PATIENCE)
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let (tell, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
+            self.stop |= tell == Tell::Stop;
+            if let Some(answer) = wanted(tell, fds) {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Everything wanted is in place.
@@ -183,20 +222,16 @@ impl SupervisorPeer {
     /// # Errors
     /// Why there is none.
     pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
-        let path = path.to_owned();
-        match self.ask(&Ask::Listen { path })? {
-            (Tell::Listening { error: None, .. }, mut fds) => {
-                fds.pop().ok_or_else(|| io::Error::other("no socket came"))
-            }
-            (
-                Tell::Listening {
-                    error: Some(reason),
-                    ..
-                },
-                _,
-            ) => Err(io::Error::new(io::ErrorKind::AddrInUse, reason)),
-            _ => Err(gone("supervisor")),
-        }
+        let ask = Ask::Listen {
+            path: path.to_owned(),
+        };
+        self.ask(&ask, |tell, mut fds| match tell {
+            Tell::Listening { path: of, error } if of == path => Some(match error {
+                Some(reason) => Err(io::Error::new(io::ErrorKind::AddrInUse, reason)),
+                None => fds.pop().ok_or_else(|| io::Error::other("no socket came")),
+            }),
+            _ => None,
+        })?
     }
 
     /// Removes a listening socket.
@@ -213,19 +248,29 @@ impl SupervisorPeer {
     /// # Errors
     /// The supervisor is gone or silent.
     pub(super) fn processes(&mut self) -> io::Result<Vec<ProcessInfo>> {
-        match self.ask(&Ask::Processes)? {
-            (Tell::Processes(list), _) => Ok(list),
-            _ => Err(gone("supervisor")),
+        self.ask(&Ask::Processes, |tell, _| match tell {
+            Tell::Processes(list) => Some(list),
+            _ => None,
+        })
+    }
+
+    /// Takes what it said unasked.
+    pub(super) fn hear(&mut self) {
+        loop {
+            match self.link.recv() {
+                Ok(Received::Nothing) => return,
+                Ok(Received::Message(tell, _)) => self.stop |= tell == Tell::Stop,
+                Ok(Received::Closed) | Err(_) => {
+                    self.stop = true;
+                    return;
+                }
+            }
         }
     }
 
     /// Whether the supervisor wants us to end, or is gone.
-    pub(super) fn wants_stop(&mut self) -> bool {
-        match self.link.recv() {
-            Ok(Received::Nothing) => false,
-            Ok(Received::Message(tell, _)) => tell == Tell::Stop,
-            Ok(Received::Closed) | Err(_) => true,
-        }
+    pub(super) fn wants_stop(&self) -> bool {
+        self.stop
     }
 }
 

@@ -69,7 +69,8 @@ impl Saved {
         let bytes = file
             .load()?
             .ok_or_else(|| io::Error::other("the state file is empty"))?;
-        serde_json::from_slice(&bytes).map_err(io::Error::other)
+        serde_json::from_slice(&bytes)
+            .map_err(|error| io::Error::other(format!("the state file makes no sense: {error}")))
     }
 
     /// Writes the document.

@@ -1,0 +1,184 @@
+//! Ports that are added, changed and removed at run time.
+
+use api::v1::{PortPatch, PortState, Role};
+
+use super::world::{World, flood, key, port, to};
+use crate::engine::Engine;
+
+fn world() -> (World, Engine) {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let engine = world.start().unwrap();
+    world.orders();
+    (world, engine)
+}
+
+fn patch(change: impl FnOnce(&mut PortPatch)) -> PortPatch {
+    let mut patch = PortPatch::default();
+    change(&mut patch);
+    patch
+}
+
+#[test]
+fn a_first_start_makes_everything_and_is_ready() {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "red")]);
+    let mut engine = world.start().unwrap();
+    assert_eq!(
+        world.orders(),
+        ["adopt", "add 0 vm0", "add 1 vm1", "program 1"]
+    );
+    let listening = world.listening(&mut engine);
+    assert_eq!(listening, ["vm0.sock", "vm1.sock"]);
+    assert_eq!(world.saved().epoch, 1);
+    engine.supervisor.ready().unwrap();
+    let status = engine.status().unwrap();
+    assert_eq!(status.uptime_seconds, 61);
+    assert_eq!(status.switch.epoch, 1);
+    assert_eq!(status.ports.len(), 2);
+    let states: Vec<_> = status.processes.iter().map(|p| p.pid).collect();
+    assert_eq!(states, [Some(10), Some(11), None]);
+    assert_eq!(world.supervisor().ready, 1);
+    let stats = engine.stats().unwrap();
+    assert_eq!(stats.ports[1].state, PortState::Waiting);
+}
+
+#[test]
+fn a_port_is_added_and_removed() {
+    let (world, mut engine) = world();
+    let mut spec = port("vm2", "blue");
+    spec.role = Role::Client;
+    let status = engine.add_port(spec).unwrap();
+    assert_eq!(status.state, PortState::Dialing);
+    assert_eq!(world.orders(), ["add 2 vm2", "program 2"]);
+    assert_eq!(world.listening(&mut engine).len(), 2, "it dials");
+    world.ask(&mut engine, key(2, 3, 255));
+    world.ask(&mut engine, key(0, 1, 3));
+    world.ask(&mut engine, key(0, 1, 255));
+    world.removed();
+
+    engine.remove_port("vm2").unwrap();
+    assert_eq!(world.orders(), ["remove 2", "program 3"]);
+    assert_eq!(world.removed(), ["0: 1 > 3", "2: 3 > 255"]);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 3)), flood(1));
+    assert!(world.saved().wanted.port("vm2").is_none());
+    let problem = engine.remove_port("vm2").unwrap_err();
+    assert_eq!(problem.status, 404);
+
+    engine.remove_port("vm1").unwrap();
+    let listening = world.listening(&mut engine);
+    assert_eq!(listening, ["vm0.sock"]);
+}
+
+#[test]
+fn a_socket_that_is_taken_is_409_and_nothing_changed() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.supervisor().taken.insert("vm2.sock".to_owned());
+    let problem = engine.add_port(port("vm2", "blue")).unwrap_err();
+    assert_eq!(problem.status, 409);
+    assert_eq!(problem.field.as_deref(), Some("socket"));
+    assert!(problem.detail.contains("vm2.sock"), "{problem}");
+    let to_taken = patch(|p| p.socket = Some("vm2.sock".to_owned()));
+    let problem = engine.set_port("vm1", &to_taken).unwrap_err();
+    assert_eq!(problem.status, 409);
+    assert_eq!(world.orders(), [""; 0], "not even for a moment");
+    assert_eq!(world.removed(), [""; 0]);
+    assert_eq!(world.listening(&mut engine).len(), 2);
+    assert_eq!(world.saved().wanted.port("vm1").unwrap().socket, "vm1.sock");
+    assert_eq!(world.saved().epoch, 1);
+}
+
+#[test]
+fn a_port_that_the_switch_refuses_is_not_there() {
+    let (world, mut engine) = world();
+    world.switch().refuse = Some(("add", "out of descriptors"));
+    let problem = engine.add_port(port("vm2", "blue")).unwrap_err();
+    assert!(problem.detail.contains("out of descriptors"), "{problem}");
+    assert_eq!(world.orders(), ["add 2 vm2"]);
+    assert_eq!(world.listening(&mut engine).len(), 2, "its socket is gone");
+    engine.add_port(port("vm2", "blue")).unwrap();
+    assert_eq!(world.orders(), ["add 2 vm2", "program 2"]);
+}
+
+#[test]
+fn another_segment_takes_back_the_flows_of_that_port_alone() {
+    let (world, mut engine) = world();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    for (from, n) in [(0, 1), (1, 2), (2, 3)] {
+        world.ask(&mut engine, key(from, n, 255));
+    }
+    world.ask(&mut engine, key(0, 1, 2));
+    world.ask(&mut engine, key(0, 1, 3));
+    world.ask(&mut engine, key(2, 3, 1));
+    world.orders();
+    world.removed();
+    let red = patch(|p| p.segment = Some("red".to_owned()));
+    engine.set_port("vm2", &red).unwrap();
+    assert_eq!(world.orders(), ["program 3"], "the guest stays connected");
+    assert_eq!(world.removed(), ["0: 1 > 3", "2: 3 > 1", "2: 3 > 255"]);
+    assert_eq!(world.cached(), ["0: 1 > 2", "0: 1 > 255", "1: 2 > 255"]);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 3)), flood(1));
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), flood(2));
+
+    let trunk = patch(|p| p.trunk = Some(vec!["blue".to_owned(), "red".to_owned()]));
+    engine.set_port("vm2", &trunk).unwrap();
+    let tagged = key(2, 3, 1).with_vlan(Some(10));
+    assert_eq!(world.frame(&mut engine, tagged), to(0));
+}
+
+#[test]
+fn another_mtu_leaves_the_guest_connected() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    engine
+        .set_port("vm0", &patch(|p| p.mtu = Some(Some(9000))))
+        .unwrap();
+    assert_eq!(world.orders(), ["set 0 vm0"]);
+    assert_eq!(world.removed(), [""; 0]);
+    engine
+        .set_port("vm0", &patch(|p| p.mtu = Some(Some(9000))))
+        .unwrap();
+    assert_eq!(world.orders(), [""; 0], "nothing changes");
+}
+
+#[test]
+fn another_socket_role_or_queue_count_makes_the_port_anew() {
+    let (world, mut engine) = world();
+    let again = ["remove 0", "add 0 vm0"];
+    engine
+        .set_port("vm0", &patch(|p| p.queues = Some(4)))
+        .unwrap();
+    assert_eq!(world.orders(), again);
+    engine
+        .set_port("vm0", &patch(|p| p.socket = Some("new.sock".to_owned())))
+        .unwrap();
+    assert_eq!(world.orders(), again);
+    let listening = world.listening(&mut engine);
+    assert_eq!(listening, ["new.sock", "vm1.sock"]);
+    engine
+        .set_port("vm0", &patch(|p| p.role = Some(Role::Client)))
+        .unwrap();
+    assert_eq!(world.orders(), again);
+    assert_eq!(world.listening(&mut engine).len(), 1);
+    engine
+        .set_port("vm0", &patch(|p| p.role = Some(Role::Server)))
+        .unwrap();
+    assert_eq!(world.orders(), again);
+    assert_eq!(world.listening(&mut engine).len(), 2);
+}
+
+#[test]
+fn what_is_wrong_with_a_request_changes_nothing() {
+    let (world, mut engine) = world();
+    let table = [
+        (port("vm0", "blue"), 409),
+        (port("vm2", "green"), 422),
+        (port("a/b", "blue"), 422),
+    ];
+    for (spec, status) in table {
+        assert_eq!(engine.add_port(spec).unwrap_err().status, status);
+    }
+    let green = patch(|p| p.segment = Some("green".to_owned()));
+    assert_eq!(engine.set_port("vm0", &green).unwrap_err().status, 422);
+    assert_eq!(engine.set_port("vm9", &green).unwrap_err().status, 404);
+    assert_eq!(world.orders(), [""; 0]);
+}

@@ -1,0 +1,226 @@
+//! Upcalls, answers, and what is learned from them.
+
+use std::time::Duration;
+
+use channel::records::Answer;
+use policy::{Action, DropReason};
+
+use super::world::{World, flood, key, port, to, upcall};
+use crate::engine::{Engine, FLOW_IDLE};
+
+/// Three ports in blue, one in red.
+fn world() -> (World, Engine) {
+    let mut world = World::new(vec![
+        port("vm0", "blue"),
+        port("vm1", "blue"),
+        port("vm2", "blue"),
+        port("vm3", "red"),
+    ]);
+    let engine = world.start().unwrap();
+    (world, engine)
+}
+
+#[test]
+fn an_unknown_station_is_flooded_and_then_learned() {
+    let (world, mut engine) = world();
+    assert_eq!(world.ask(&mut engine, key(0, 1, 2)), flood(1));
+    assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
+    assert_eq!(
+        world.removed(),
+        ["0: 1 > 2"],
+        "the flood to what is known now"
+    );
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(1));
+    assert_eq!(
+        world.frame(&mut engine, key(3, 9, 1)),
+        flood(2),
+        "segments do not see each other"
+    );
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    let lines: Vec<_> = fdb
+        .entries
+        .iter()
+        .map(|e| format!("{} {} {}", e.segment, e.mac, e.port))
+        .collect();
+    let expected = [
+        "blue 52:54:00:00:00:01 vm0",
+        "blue 52:54:00:00:00:02 vm1",
+        "red 52:54:00:00:00:09 vm3",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn frames_that_go_nowhere_are_dropped_by_name() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    let reflection = Action::Drop(DropReason::Reflection);
+    assert_eq!(world.ask(&mut engine, key(0, 5, 1)), reflection);
+    assert_eq!(world.ask(&mut engine, key(0, 1, 1)), reflection);
+    let tagged = key(0, 1, 2).with_vlan(Some(20));
+    let refused = Action::Drop(DropReason::VlanNotAllowed);
+    assert_eq!(world.ask(&mut engine, tagged), refused);
+    let source = Action::Drop(DropReason::BadSource);
+    assert_eq!(world.ask(&mut engine, key(0, 255, 2)), source);
+    let unknown = Action::Drop(DropReason::VlanUnknown);
+    assert_eq!(
+        world.ask(&mut engine, key(77, 1, 2)),
+        unknown,
+        "no such port"
+    );
+}
+
+#[test]
+fn a_move_takes_the_flows_from_and_to_the_station_back() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 1));
+    world.ask(&mut engine, key(0, 1, 2));
+    world.ask(&mut engine, key(1, 2, 255));
+    world.removed();
+    assert_eq!(world.ask(&mut engine, key(2, 1, 2)), to(1));
+    assert_eq!(
+        world.removed(),
+        ["0: 1 > 2", "0: 1 > 255", "1: 2 > 1"],
+        "and no other"
+    );
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(2));
+}
+
+#[test]
+fn who_claims_an_address_in_use_is_barred_and_the_holder_restored() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 1));
+    world.pass(Duration::from_secs(5));
+    // Port 2 claims station 1, which speaks again at once.
+    world.ask(&mut engine, key(2, 1, 255));
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(2));
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(1));
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(0));
+    let barred = Action::Drop(DropReason::MacClaim);
+    assert_eq!(world.frame(&mut engine, key(2, 1, 255)), barred);
+    // The bar's end takes back what was cached for it.
+    world.seconds(&mut engine, 31);
+    world.answers();
+    assert!(!world.cached().contains(&"2: 1 > 255".to_owned()));
+}
+
+#[test]
+fn a_flow_that_nobody_uses_is_taken_back() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 255));
+    for _ in 0..FLOW_IDLE.as_secs() + 10 {
+        world.frame(&mut engine, key(1, 2, 255));
+        world.seconds(&mut engine, 1);
+    }
+    assert_eq!(world.removed(), ["0: 1 > 255"]);
+    assert_eq!(world.cached(), ["1: 2 > 255"]);
+}
+
+#[test]
+fn dumps_keep_stations_young_and_silent_ones_age() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 255));
+    for _ in 0..310 {
+        world.frame(&mut engine, key(1, 2, 255));
+        world.seconds(&mut engine, 1);
+    }
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    assert_eq!(fdb.entries.len(), 1, "{fdb:?}");
+    assert_eq!(fdb.entries[0].port, "vm1");
+    assert!(fdb.entries[0].age_seconds <= 5, "{fdb:?}");
+    assert_eq!(world.cached(), ["1: 2 > 255"], "it was never asked again");
+}
+
+#[test]
+fn a_full_answer_ring_keeps_order_and_loses_nothing() {
+    let (world, mut engine) = world();
+    let mut sent = 0;
+    while engine.backlog.len() < 500 {
+        let from = (sent % 200) as u8;
+        assert!(world.send_upcall(sent, key((sent % 3) as u32, from, 255)));
+        sent += 1;
+        engine.answer_upcalls().unwrap();
+    }
+    let mut ids = Vec::new();
+    let mut last = 0;
+    loop {
+        let answers = world.answers();
+        for answer in &answers {
+            if let Answer::Install { upcall, .. } = answer {
+                ids.push(upcall.unwrap());
+            }
+        }
+        if answers.is_empty() && engine.backlog.is_empty() {
+            break;
+        }
+        assert!(ids.len() > last || answers.is_empty(), "it goes on");
+        last = ids.len();
+        engine.answer_upcalls().unwrap();
+    }
+    assert_eq!(ids, (0..sent).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_flow_installed_while_the_switch_was_dumping_is_not_forgotten() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(1, 2, 255));
+    world.seconds(&mut engine, 4);
+    // The answer is in the ring when the dump is asked for; the switch has not read it yet.
+    assert!(world.send_upcall(1, key(0, 1, 2)));
+    engine.answer_upcalls().unwrap();
+    world.pass(Duration::from_secs(1));
+    engine.tick().unwrap();
+    world.finish_dump(&mut engine);
+    world.answers();
+    // Station 2 moves: the flow to it must go.
+    world.ask(&mut engine, key(2, 2, 255));
+    assert!(!world.cached().contains(&"0: 1 > 2".to_owned()));
+}
+
+#[test]
+fn a_dump_from_before_a_decision_does_not_undo_it() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(1, 2, 255));
+    world.ask(&mut engine, key(0, 1, 2));
+    let before = world.switch().flows.values().cloned().collect();
+    // Station 2 moves while the dump is under way.
+    world.ask(&mut engine, key(2, 2, 255));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(2));
+    world.switch().old_dump = Some(before);
+    world.seconds(&mut engine, 5);
+    // Port 2 leaves the segment: what control knows of the flow must be its present action.
+    let patch = api::v1::PortPatch {
+        segment: Some("red".to_owned()),
+        ..api::v1::PortPatch::default()
+    };
+    engine.set_port("vm2", &patch).unwrap();
+    assert!(!world.cached().contains(&"0: 1 > 2".to_owned()));
+}
+
+#[test]
+fn a_flow_that_is_no_longer_right_is_taken_back_when_a_dump_shows_it() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(1, 2, 255));
+    world.ask(&mut engine, key(0, 1, 2));
+    let words = *key(0, 1, 2).words();
+    world.switch().flows.get_mut(&words).unwrap().action = to(2);
+    world.seconds(&mut engine, 5);
+    assert_eq!(world.removed(), ["0: 1 > 2"]);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+}
+
+#[test]
+fn what_a_removed_port_said_last_is_not_held_against_its_successor() {
+    let (world, mut engine) = world();
+    world.switch().last_words = vec![upcall(5, key(2, 3, 255))];
+    engine.remove_port("vm2").unwrap();
+    engine.add_port(port("vm4", "blue")).unwrap();
+    while engine.answer_upcalls().unwrap() {}
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), flood(1));
+}

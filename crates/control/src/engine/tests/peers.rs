@@ -1,0 +1,175 @@
+//! Peers that misbehave, and the loop that must go on.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use channel::supervision::Tell;
+use tokio::time::timeout;
+
+use super::world::{World, key, port};
+use crate::command::{EngineHandle, engine_channel};
+use crate::engine::Engine;
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn world() -> (World, Engine) {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let engine = world.start().unwrap();
+    (world, engine)
+}
+
+/// Serves while `test` runs; what the engine returned.
+fn serve<T>(
+    mut engine: Engine,
+    test: impl AsyncFnOnce(EngineHandle) -> T,
+) -> (std::io::Result<()>, T) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (handle, commands) = engine_channel(4);
+        let both = async { tokio::join!(engine.serve(commands), test(handle.clone())) };
+        timeout(SOON, both).await.expect("it ends")
+    })
+}
+
+#[test]
+fn a_switch_that_is_gone_ends_control() {
+    let (world, engine) = world();
+    let (done, ()) = serve(engine, async |_| world.hang_up_switch());
+    let error = done.unwrap_err();
+    assert_eq!(error.to_string(), "the switch is gone");
+}
+
+#[test]
+fn a_switch_that_is_gone_at_the_start_is_an_error() {
+    let mut world = World::new(vec![port("vm0", "blue")]);
+    world.switch().silent = true;
+    let error = world.start().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(error.to_string(), "the switch did not answer");
+}
+
+#[test]
+fn a_switch_that_is_silent_is_503_and_then_as_before() {
+    let (world, mut engine) = world();
+    world.switch().silent = true;
+    let problem = engine.status().unwrap_err();
+    assert_eq!(
+        (problem.status, &*problem.detail),
+        (503, "the switch did not answer")
+    );
+    world.switch().silent = false;
+    assert_eq!(engine.status().unwrap().ports.len(), 2);
+}
+
+#[test]
+fn an_order_without_an_answer_makes_control_start_over() {
+    // Whether the switch has followed it is unknown; only a successor can find out.
+    let (world, engine) = world();
+    let (done, problem) = serve(engine, async |handle| {
+        world.switch().silent = true;
+        handle.add_port(port("vm2", "blue")).await.unwrap_err()
+    });
+    assert_eq!(problem.status, 503);
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);
+}
+
+#[test]
+fn without_a_supervisor_control_ends() {
+    let (world, engine) = world();
+    let (done, ()) = serve(engine, async |_| world.hang_up_supervisor());
+    done.unwrap();
+}
+
+#[test]
+fn a_silent_supervisor_is_503() {
+    let (world, mut engine) = world();
+    world.supervisor().silent = true;
+    let problem = engine.status().unwrap_err();
+    assert_eq!(&*problem.detail, "the supervisor did not answer");
+    let problem = engine.add_port(port("vm2", "blue")).unwrap_err();
+    assert_eq!(problem.status, 503, "{problem}");
+    assert!(world.saved().wanted.port("vm2").is_none());
+}
+
+#[test]
+fn stop_ends_control() {
+    let (world, engine) = world();
+    let (done, ()) = serve(engine, async |_| world.tell(&Tell::Stop));
+    done.unwrap();
+}
+
+#[test]
+fn a_guest_that_asks_without_end_keeps_nobody_else_waiting() {
+    let (world, engine) = world();
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0u64;
+            while !end.load(Relaxed) {
+                let station = key(0, (n % 250) as u8, (n / 250 % 250) as u8);
+                if !world.send_upcall(n, station) {
+                    std::thread::yield_now();
+                }
+                world.answers();
+                n += 1;
+            }
+        });
+        let (done, (ticks, took)) = serve(engine, async |handle| {
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+            let started = Instant::now();
+            let status = handle.status().await.unwrap();
+            let took = started.elapsed();
+            world.tell(&Tell::Stop);
+            (status.switch.upcalls, took)
+        });
+        end.store(true, Relaxed);
+        done.unwrap();
+        assert!(ticks > 1000, "{ticks} upcalls");
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    });
+    let saved = world.saved();
+    assert!(!saved.stations.is_empty(), "it ticked");
+}
+
+#[test]
+fn a_broken_ring_ends_control() {
+    let (world, mut engine) = world();
+    {
+        let mut switch = world.switch();
+        let (upcalls, _) = switch.rings.as_mut().unwrap();
+        assert!(upcalls.send(&"not an upcall"));
+    }
+    assert!(engine.answer_upcalls().is_err());
+}
+
+#[test]
+fn a_late_answer_of_the_supervisor_is_not_taken_for_another() {
+    let (world, mut engine) = world();
+    world.supervisor().silent = true;
+    assert!(engine.status().is_err());
+    world.supervisor().silent = false;
+    world.tell(&Tell::Processes(Vec::new()));
+    world.tell(&Tell::Listening {
+        path: "other.sock".to_owned(),
+        error: Some("too late".to_owned()),
+    });
+    engine.add_port(port("vm2", "blue")).unwrap();
+    assert_eq!(engine.status().unwrap().ports.len(), 3);
+}
+
+#[test]
+fn a_stop_that_comes_between_question_and_answer_is_heard() {
+    let (world, engine) = world();
+    world.tell(&Tell::Stop);
+    let (done, _) = serve(engine, async |handle| handle.status().await);
+    done.unwrap();
+    let (world, mut engine) = self::world();
+    world.tell(&Tell::Stop);
+    engine.status().unwrap();
+    let (done, ()) = serve(engine, async |_| ());
+    done.unwrap();
+}

@@ -1,0 +1,139 @@
+//! A second control process on what the first one left.
+
+use super::world::{World, flood, key, port, to};
+
+fn world() -> World {
+    World::new(vec![port("vm0", "blue"), port("vm1", "blue")])
+}
+
+#[test]
+fn a_restart_changes_nothing_in_the_switch() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 1));
+    world.seconds(&mut engine, 1);
+    world.orders();
+    world.removed();
+    drop(engine);
+
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.orders(), ["adopt"], "not even a new program");
+    assert_eq!(world.removed(), [""; 0]);
+    assert_eq!(world.saved().epoch, 2);
+    assert_eq!(engine.status().unwrap().switch.epoch, 2);
+    assert_eq!(world.ask(&mut engine, key(2, 3, 1)), to(0), "known at once");
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    // A change afterwards goes on where the last one was.
+    engine.remove_port("vm2").unwrap();
+    assert_eq!(world.orders(), ["remove 2", "program 3"]);
+    assert!(world.removed().contains(&"2: 3 > 1".to_owned()));
+}
+
+#[test]
+fn what_was_learned_after_the_last_save_is_known_from_the_flows() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    assert!(world.saved().stations.is_empty());
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
+}
+
+#[test]
+fn what_has_no_flow_any_more_is_known_from_the_state_file() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.seconds(&mut engine, 1);
+    drop(engine);
+    world.switch().flows.clear();
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
+}
+
+#[test]
+fn a_flow_that_contradicts_what_is_known_is_taken_back() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    world.ask(&mut engine, key(0, 1, 2));
+    world.ask(&mut engine, key(1, 2, 255));
+    // Control dies before the answers reach the switch: it still floods to station 2.
+    let words = *key(0, 1, 2).words();
+    let mut old = world.switch().flows.values().next().unwrap().clone();
+    (old.key, old.action) = (words, flood(1));
+    world.switch().flows.insert(words, old);
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.removed(), ["0: 1 > 2"]);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+}
+
+#[test]
+fn a_new_switch_is_given_everything() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    engine.add_port(port("vm2", "red")).unwrap();
+    world.orders();
+    drop(engine);
+    {
+        let mut switch = world.switch();
+        switch.ports.clear();
+        switch.flows.clear();
+        switch.program = policy::Program::default();
+    }
+    let mut engine = world.start().unwrap();
+    let all = ["adopt", "add 0 vm0", "add 1 vm1", "add 2 vm2", "program 3"];
+    assert_eq!(world.orders(), all);
+    assert_eq!(world.listening(&mut engine).len(), 3);
+}
+
+#[test]
+fn a_change_that_the_predecessor_did_not_finish_is_finished() {
+    let mut world = world();
+    drop(world.start().unwrap());
+    world.orders();
+    // The switch has a port too many, one too few, and a newer program than was noted.
+    let saved = world.saved();
+    {
+        let mut switch = world.switch();
+        let mut odd = switch.ports.remove(&port::PortId(1)).unwrap();
+        (odd.id, odd.name, odd.socket) = (port::PortId(2), "vm2".into(), "vm2.sock".into());
+        switch.ports.insert(odd.id, odd);
+        switch.program = policy::Program::compile(&policy::Model::default(), 9).unwrap();
+    }
+    world.supervisor().listening.insert("vm2.sock".to_owned());
+    let mut engine = world.start().unwrap();
+    assert_eq!(
+        world.orders(),
+        ["adopt", "remove 2", "add 1 vm1", "program 10"]
+    );
+    assert_eq!(
+        world.saved().epoch,
+        10,
+        "never one that was used: {saved:?}"
+    );
+    assert_eq!(world.listening(&mut engine).len(), 2);
+}
+
+#[test]
+fn a_state_file_that_is_none_is_named() {
+    let mut world = World::empty();
+    let error = world.start().err().unwrap().to_string();
+    assert_eq!(error, "the state file is empty");
+    world.state.save(b"{\"wanted\":").unwrap();
+    let error = world.start().err().unwrap().to_string();
+    assert!(
+        error.starts_with("the state file makes no sense: "),
+        "{error}"
+    );
+    world.state.save(&[0xff; 100]).unwrap();
+    let error = world.start().err().unwrap().to_string();
+    assert!(
+        error.starts_with("the state file makes no sense: "),
+        "{error}"
+    );
+    assert_eq!(world.orders(), [""; 0], "the switch was not touched");
+}

@@ -1,0 +1,541 @@
+//! What the engine meets: a switch and a supervisor in threads of their own, at the other ends of real
+//! links, and a clock that the test moves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use api::v1::{PortSpec, SegmentSpec, WantedState};
+use channel::link::{self, Link, Received};
+use channel::records::{Answer, Upcall};
+use channel::shared::{Receiver, Region, Sender};
+use channel::state::StateFile;
+use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::switching::{
+    FlowRecord, Order, PortConfig, PortPhase, PortState, Report, Request, Role, SwitchFigures,
+};
+use policy::{Action, Program, SegmentId};
+use port::PortId;
+use wire::MacAddr;
+use wire::flow::FlowKey;
+
+use crate::engine::{Engine, Saved};
+
+/// How long the engine waits for a peer in these tests.
+pub(super) const PATIENCE: Duration = Duration::from_millis(150);
+
+/// A switch without guests.
+#[derive(Default)]
+pub(super) struct Switch {
+    /// All orders but questions, in short.
+    pub(super) orders: Vec<String>,
+    pub(super) ports: BTreeMap<PortId, PortConfig>,
+    pub(super) program: Program,
+    /// By key: all flows of control have the same mask.
+    pub(super) flows: BTreeMap<[u64; 8], FlowRecord>,
+    /// Taken back by control, so far.
+    pub(super) removed: Vec<FlowKey>,
+    pub(super) rings: Option<(Sender, Receiver)>,
+    /// The next order that starts like this is refused.
+    pub(super) refuse: Option<(&'static str, &'static str)>,
+    /// Orders are read and not answered.
+    pub(super) silent: bool,
+    /// Sent as upcalls before the next [`Order::RemovePort`] is done.
+    pub(super) last_words: Vec<Upcall>,
+    /// Reported as the next dump instead of `flows`.
+    pub(super) old_dump: Option<Vec<FlowRecord>>,
+}
+
+impl Switch {
+    /// Reads answers as long as there are any; how many there were, and the last one.
+    fn read_answers(&mut self) -> Vec<Answer> {
+        let mut all = Vec::new();
+        if let Some((_, answers)) = &mut self.rings {
+            while let Some(answer) = answers.recv::<Answer>().unwrap() {
+                all.push(answer);
+            }
+        }
+        for answer in &all {
+            self.follow_answer(answer);
+        }
+        all
+    }
+
+    fn follow_answer(&mut self, answer: &Answer) {
+        match *answer {
+            Answer::Install {
+                key,
+                mask,
+                action,
+                segment,
+                ..
+            } => {
+                let record = FlowRecord {
+                    key,
+                    mask,
+                    action,
+                    segment,
+                    packets: 1,
+                    idle_ms: 0,
+                };
+                self.flows.insert(key, record);
+            }
+            Answer::Remove { key, .. } => {
+                self.flows.remove(&key);
+                self.removed.push(channel::records::key_from_words(&key));
+            }
+            Answer::Once { .. } => {}
+        }
+    }
+
+    fn state_of(config: &PortConfig) -> PortState {
+        PortState {
+            config: config.clone(),
+            phase: match config.role {
+                Role::Server => PortPhase::Waiting,
+                Role::Client => PortPhase::Dialing,
+            },
+            reason: None,
+            features: 0,
+            protocol_features: 0,
+            memory: 0,
+            queues: Vec::new(),
+            connections: 0,
+        }
+    }
+
+    fn adopt(&mut self, link: &Link<Report, Request>) {
+        let region = Region::create().unwrap();
+        let copy = region.try_clone().unwrap();
+        self.rings = Some(region.switch_ends().unwrap());
+        let report = Report::Adopted {
+            epoch: self.program.epoch(),
+            ports: self.ports.values().cloned().collect(),
+        };
+        let fds = [
+            copy.memory.as_fd(),
+            copy.upcall_bell.as_fd(),
+            copy.answer_bell.as_fd(),
+        ];
+        link.send(&report, &fds).unwrap();
+        self.report_flows(link);
+    }
+
+    fn report_flows(&mut self, link: &Link<Report, Request>) {
+        let current = || self.flows.values().cloned().collect();
+        let flows: Vec<_> = self.old_dump.take().unwrap_or_else(current);
+        for part in flows.chunks(100) {
+            link.send(&Report::Flows(part.to_vec()), &[]).unwrap();
+        }
+    }
+
+    fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
+        match order {
+            Order::Adopt => self.adopt(link),
+            Order::Program(program) => self.program = program,
+            Order::AddPort(config) => {
+                let listens = config.role == Role::Server;
+                assert_eq!(fds.len(), usize::from(listens), "{config:?}");
+                let old = self.ports.insert(config.id, config);
+                assert_eq!(old, None, "the number is taken");
+            }
+            Order::SetPort(config) => {
+                let old = self.ports.insert(config.id, config);
+                assert!(old.is_some(), "no such port");
+            }
+            Order::RemovePort(id) => {
+                assert!(self.ports.remove(&id).is_some(), "no such port");
+                for upcall in std::mem::take(&mut self.last_words) {
+                    assert!(self.rings.as_mut().unwrap().0.send(&upcall));
+                }
+            }
+            Order::DumpFlows => self.report_flows(link),
+            Order::PortStates => {
+                let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
+                let figures = SwitchFigures {
+                    flows: self.flows.len() as u64,
+                    ..SwitchFigures::default()
+                };
+                link.send(&Report::PortStates(states, figures), &[])
+                    .unwrap();
+            }
+        }
+    }
+}
+
+/// What an order is called in [`Switch::orders`].
+fn short(order: &Order) -> Option<String> {
+    Some(match order {
+        Order::Adopt => "adopt".into(),
+        Order::Program(program) => format!("program {}", program.epoch()),
+        Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
+        Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
+        Order::RemovePort(id) => format!("remove {}", id.0),
+        Order::DumpFlows | Order::PortStates => return None,
+    })
+}
+
+fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
+    while let Ok(Received::Message(Request { number, order }, fds)) = link.recv() {
+        let mut switch = switch.lock().unwrap();
+        let name = short(&order);
+        if switch.silent {
+            continue;
+        }
+        let refused = name
+            .as_ref()
+            .and_then(|name| switch.refuse.take_if(|(start, _)| name.starts_with(*start)));
+        switch.orders.extend(name);
+        let error = match refused {
+            Some((_, reason)) => Some(reason.to_owned()),
+            None => {
+                switch.follow(&link, order, &fds);
+                None
+            }
+        };
+        // The engine may be gone by now.
+        if link.send(&Report::Done { number, error }, &[]).is_err() {
+            return;
+        }
+    }
+}
+
+/// A supervisor that binds nothing.
+#[derive(Default)]
+pub(super) struct Supervisor {
+    pub(super) listening: BTreeSet<String>,
+    /// Paths that somebody else has.
+    pub(super) taken: BTreeSet<String>,
+    pub(super) ready: u32,
+    pub(super) silent: bool,
+}
+
+fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
+    while let Ok(Received::Message(ask, _)) = link.recv() {
+        let mut supervisor = supervisor.lock().unwrap();
+        if supervisor.silent {
+            continue;
+        }
+        let (answer, fd) = match ask {
+            Ask::Ready => {
+                supervisor.ready += 1;
+                continue;
+            }
+            Ask::Unlisten { path } => {
+                assert!(supervisor.listening.remove(&path), "{path} did not listen");
+                continue;
+            }
+            Ask::Listen { path } if supervisor.taken.contains(&path) => {
+                let error = Some(format!("{path}, which somebody else listens on"));
+                (Tell::Listening { path, error }, None)
+            }
+            Ask::Listen { path } => {
+                supervisor.listening.insert(path.clone());
+                let fd = memory_file(1);
+                (Tell::Listening { path, error: None }, Some(fd))
+            }
+            Ask::Processes => (Tell::Processes(processes()), None),
+            Ask::Dial { .. } => panic!("control does not dial"),
+        };
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        if link.send(&answer, &fds).is_err() {
+            return;
+        }
+    }
+}
+
+fn processes() -> Vec<ProcessInfo> {
+    let info = |name: &str, pid| ProcessInfo {
+        name: name.to_owned(),
+        pid,
+        restarts: 0,
+        uptime_ms: 61_000,
+    };
+    vec![
+        info("supervisor", 10),
+        info("control", 11),
+        info("switch", 0),
+    ]
+}
+
+fn memory_file(len: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    fd
+}
+
+/// Everything around the engine, which outlives it.
+pub(super) struct World {
+    switch: Arc<Mutex<Switch>>,
+    supervisor: Arc<Mutex<Supervisor>>,
+    pub(super) state: StateFile,
+    counters: OwnedFd,
+    clock: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+    /// Copies of the peers' ends; shutting them down is how a peer goes away.
+    ends: Vec<OwnedFd>,
+}
+
+impl World {
+    /// A world in which these ports are wanted, in segments blue (10) and red (20).
+    pub(super) fn new(ports: Vec<PortSpec>) -> Self {
+        let segment = |name: &str, vlan| SegmentSpec {
+            name: name.to_owned(),
+            vlan: Some(vlan),
+        };
+        let mut wanted = WantedState {
+            segments: vec![segment("blue", 10), segment("red", 20)],
+            ports,
+            ..WantedState::default()
+        };
+        crate::wanted::check(&wanted, "/run/test".as_ref()).unwrap();
+        crate::wanted::normalise(&mut wanted);
+        let world = Self::empty();
+        Saved::initial(wanted).store(&world.state).unwrap();
+        world
+    }
+
+    /// A world with an empty state file.
+    pub(super) fn empty() -> Self {
+        Self {
+            switch: Arc::default(),
+            supervisor: Arc::default(),
+            state: StateFile::create().unwrap(),
+            counters: memory_file(port::counters::SIZE),
+            clock: Arc::new(AtomicU64::new(1_000_000)),
+            threads: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    pub(super) fn switch(&self) -> MutexGuard<'_, Switch> {
+        self.switch.lock().unwrap()
+    }
+
+    pub(super) fn supervisor(&self) -> MutexGuard<'_, Supervisor> {
+        self.supervisor.lock().unwrap()
+    }
+
+    /// Starts control, for the first time or again.
+    pub(super) fn start(&mut self) -> std::io::Result<Engine> {
+        let (control_end, switch_end) = link::pair().unwrap();
+        let (own, theirs) = link::pair().unwrap();
+        self.ends = vec![switch_end.try_clone().unwrap(), theirs.try_clone().unwrap()];
+        let supervision: Link<Tell, Ask> = Link::new(theirs);
+        let start = Tell::StartControl {
+            runtime_dir: "/run/test".to_owned(),
+        };
+        let api = memory_file(1);
+        let state = self.state.as_fd();
+        let fds = [
+            control_end.as_fd(),
+            api.as_fd(),
+            state,
+            self.counters.as_fd(),
+        ];
+        supervision.send(&start, &fds).unwrap();
+        let switch = Arc::clone(&self.switch);
+        self.threads.push(std::thread::spawn(move || {
+            run_switch(Link::new(switch_end), &switch);
+        }));
+        let supervisor = Arc::clone(&self.supervisor);
+        self.threads.push(std::thread::spawn(move || {
+            run_supervisor(supervision, &supervisor);
+        }));
+        let clock = Arc::clone(&self.clock);
+        let clock = move || Duration::from_millis(clock.load(Relaxed));
+        Engine::start_with(Link::new(own), Box::new(clock), PATIENCE).map(|(engine, _)| engine)
+    }
+
+    /// The paths on which the supervisor listens, once it has heard everything.
+    pub(super) fn listening(&self, engine: &mut Engine) -> Vec<String> {
+        engine.supervisor.processes().unwrap();
+        self.supervisor().listening.iter().cloned().collect()
+    }
+
+    pub(super) fn saved(&self) -> Saved {
+        Saved::load(&self.state).unwrap()
+    }
+
+    pub(super) fn pass(&self, time: Duration) {
+        self.clock.fetch_add(time.as_millis() as u64, Relaxed);
+    }
+
+    /// The switch's end of its link is closed.
+    pub(super) fn hang_up_switch(&self) {
+        rustix::net::shutdown(&self.ends[0], rustix::net::Shutdown::Both).unwrap();
+    }
+
+    /// The supervisor's end of its link is closed.
+    pub(super) fn hang_up_supervisor(&self) {
+        rustix::net::shutdown(&self.ends[1], rustix::net::Shutdown::Both).unwrap();
+    }
+
+    /// The supervisor tells control something.
+    pub(super) fn tell(&self, tell: &Tell) {
+        let end = self.ends[1].try_clone().unwrap();
+        Link::<Tell, Ask>::new(end).send(tell, &[]).unwrap();
+    }
+
+    /// Sends an upcall; `false` when the ring is full.
+    pub(super) fn send_upcall(&self, id: u64, key: FlowKey) -> bool {
+        let mut switch = self.switch();
+        let (upcalls, _) = switch.rings.as_mut().unwrap();
+        let sent = upcalls.send(&upcall(id, key));
+        upcalls.ring_bell();
+        sent
+    }
+
+    /// What the switch finds in its answer ring, after following it.
+    pub(super) fn answers(&self) -> Vec<Answer> {
+        self.switch().read_answers()
+    }
+
+    /// One frame without a flow: the upcall, its answer, and what else control sent with it.
+    pub(super) fn ask(&self, engine: &mut Engine, key: FlowKey) -> Action {
+        assert!(self.send_upcall(7, key));
+        while engine.answer_upcalls().unwrap() {}
+        let mut answers = self.answers();
+        let last = answers.pop().expect("an upcall has an answer");
+        let Answer::Install {
+            upcall,
+            action,
+            key: of,
+            ..
+        } = last
+        else {
+            panic!("the answer comes last, not {last:?}");
+        };
+        assert_eq!(upcall, Some(7));
+        assert_eq!(&of, key.masked(&policy::DECISION_MASK).words());
+        action
+    }
+
+    /// A frame as the switch sees it: by its flow, or by asking.
+    pub(super) fn frame(&self, engine: &mut Engine, key: FlowKey) -> Action {
+        let masked = *key.masked(&policy::DECISION_MASK).words();
+        let cached = self.switch().flows.get_mut(&masked).map(|flow| {
+            flow.idle_ms = 0;
+            flow.action
+        });
+        cached.unwrap_or_else(|| self.ask(engine, key))
+    }
+
+    /// Lets time pass for the engine and for the switch's flows, with ticks and dumps.
+    pub(super) fn seconds(&self, engine: &mut Engine, n: u64) {
+        for _ in 0..n {
+            self.pass(Duration::from_secs(1));
+            for flow in self.switch().flows.values_mut() {
+                flow.idle_ms += 1000;
+            }
+            engine.tick().unwrap();
+            self.finish_dump(engine);
+            self.answers();
+        }
+    }
+
+    /// Reads the dump that a tick asked for, if it did.
+    pub(super) fn finish_dump(&self, engine: &mut Engine) {
+        for _ in 0..1000 {
+            engine.hear_switch().unwrap();
+            if engine.dump.is_none() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the dump does not end");
+    }
+
+    /// The orders since the last look.
+    pub(super) fn orders(&self) -> Vec<String> {
+        std::mem::take(&mut self.switch().orders)
+    }
+
+    /// The flows taken back since the last look, as "in-port smac > dmac".
+    pub(super) fn removed(&self) -> Vec<String> {
+        let mut switch = self.switch();
+        switch.read_answers();
+        let mut all: Vec<_> = switch.removed.drain(..).map(|key| line(&key)).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// The flows that the switch has.
+    pub(super) fn cached(&self) -> Vec<String> {
+        let mut switch = self.switch();
+        switch.read_answers();
+        let flows = switch.flows.keys();
+        let mut all: Vec<_> = flows
+            .map(|words| line(&channel::records::key_from_words(words)))
+            .collect();
+        all.sort();
+        all
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for end in &self.ends {
+            let _ = rustix::net::shutdown(end, rustix::net::Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let done = thread.join();
+            assert!(done.is_ok() || std::thread::panicking(), "a peer failed");
+        }
+    }
+}
+
+fn line(key: &FlowKey) -> String {
+    let (from, to) = (key.smac().0[5], key.dmac().0[5]);
+    format!("{}: {from} > {to}", key.in_port())
+}
+
+pub(super) fn upcall(id: u64, key: FlowKey) -> Upcall {
+    Upcall {
+        id,
+        key: *key.words(),
+        frame_len: 60,
+        headers: vec![0; 60],
+    }
+}
+
+/// The station with this number; 255 is broadcast.
+pub(super) fn mac(n: u8) -> MacAddr {
+    match n {
+        255 => MacAddr([255; 6]),
+        n => MacAddr([0x52, 0x54, 0, 0, 0, n]),
+    }
+}
+
+/// An untagged frame that comes in by a port.
+pub(super) fn key(port: u32, from: u8, to: u8) -> FlowKey {
+    FlowKey::default()
+        .with_in_port(port)
+        .with_smac(mac(from))
+        .with_dmac(mac(to))
+}
+
+/// An access port in a segment.
+pub(super) fn port(name: &str, segment: &str) -> PortSpec {
+    PortSpec {
+        segment: Some(segment.to_owned()),
+        ..PortSpec::vhost_user(name, format!("{name}.sock"))
+    }
+}
+
+/// To a port, untagged.
+pub(super) fn to(port: u32) -> Action {
+    let port = PortId(port);
+    Action::Unicast { port, tag: None }
+}
+
+/// To all of the segment: 0 default, 1 blue, 2 red.
+pub(super) fn flood(segment: u16) -> Action {
+    Action::Flood {
+        segment: SegmentId(segment),
+    }
+}
