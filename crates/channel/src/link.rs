@@ -1,10 +1,12 @@
 //! A message socket between two of our processes.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -14,9 +16,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Bytes of one message at most; a longer one cannot be sent.
-pub const MAX_MESSAGE: usize = 160 * 1024;
+pub const MAX_MESSAGE: usize = 64 << 20;
 /// Descriptors with one message at most.
 pub const MAX_FDS: usize = 8;
+
+/// A longer message travels in a memory file.
+const MAX_INLINE: usize = 128 * 1024;
+/// First byte of a datagram: the message follows.
+const INLINE: u8 = 0;
+/// First byte of a datagram: the message is in a memory file, the last of its descriptors.
+const IN_FILE: u8 = 1;
 
 /// One end: sends `Out`, receives `In`.
 #[derive(Debug)]
@@ -55,10 +64,10 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         // Room for a few of the longest messages; the system may grant less, then senders wait.
-        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, 4 * MAX_MESSAGE);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&fd, 4 * MAX_INLINE);
         Self {
             fd,
-            buffer: vec![0; MAX_MESSAGE],
+            buffer: vec![0; MAX_INLINE + 1],
             types: PhantomData,
         }
     }
@@ -76,13 +85,17 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// # Errors
     /// The peer is gone, does not read, or the message is too long.
     pub fn send(&self, message: &Out, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = postcard::to_allocvec(message).map_err(io::Error::other)?;
-        if bytes.len() > MAX_MESSAGE {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "message too long",
-            ));
+        let bytes = postcard::to_extend(message, vec![INLINE]).map_err(io::Error::other)?;
+        if bytes.len() <= MAX_INLINE {
+            return self.send_datagram(&bytes, fds);
         }
+        let file = to_file(&bytes[1..])?;
+        let mut fds = fds.to_vec();
+        fds.push(file.as_fd());
+        self.send_datagram(&[IN_FILE], &fds)
+    }
+
+    fn send_datagram(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -94,7 +107,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         loop {
             let sent = rustix::net::sendmsg(
                 &self.fd,
-                &[io::IoSlice::new(&bytes)],
+                &[io::IoSlice::new(bytes)],
                 &mut control,
                 SendFlags::NOSIGNAL,
             );
@@ -152,9 +165,33 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         if got.bytes == 0 {
             return Ok(Received::Closed);
         }
-        let message = postcard::from_bytes(&self.buffer[..got.bytes]).map_err(io::Error::other)?;
-        Ok(Received::Message(message, fds))
+        let datagram = &self.buffer[..got.bytes];
+        let message = match datagram {
+            [INLINE, bytes @ ..] => postcard::from_bytes(bytes),
+            [IN_FILE] => postcard::from_bytes(&from_file(fds.pop())?),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok(Received::Message(message.map_err(io::Error::other)?, fds))
     }
+}
+
+fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    if bytes.len() > MAX_MESSAGE {
+        let text = "message too long";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let fd = rustix::fs::memfd_create("lasthop-message", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    Ok(file.into())
+}
+
+fn from_file(fd: Option<OwnedFd>) -> io::Result<Vec<u8>> {
+    let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
+    file.seek(SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_MESSAGE as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl<Out, In> AsFd for Link<Out, In> {

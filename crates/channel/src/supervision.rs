@@ -72,6 +72,8 @@ pub enum Tell {
     Dialed {
         /// For which port.
         port: PortId,
+        /// The path asked for.
+        path: String,
         /// Why there is no connection.
         error: Option<String>,
     },

@@ -14,6 +14,7 @@ use virtio::queue::Queue;
 use virtio::vhost_user::{Backend, Connection, Fault, Offer, QueueSetup, Session};
 
 use crate::guest::{GuestPort, GuestQueue};
+use crate::watchdog;
 use crate::worker::WorkerHandle;
 
 /// Between two attempts to dial.
@@ -60,6 +61,19 @@ struct ToWorker<'a> {
     port: PortId,
     /// The port's name, for the log.
     name: &'a str,
+    /// As configured; a front end may ask for less.
+    mtu: Option<u16>,
+}
+
+impl<'a> ToWorker<'a> {
+    fn new(worker: &'a WorkerHandle, config: &'a PortConfig) -> Self {
+        Self {
+            worker,
+            port: config.id,
+            name: &config.name,
+            mtu: config.mtu,
+        }
+    }
 }
 
 impl ToWorker<'_> {
@@ -116,11 +130,21 @@ impl Backend for ToWorker<'_> {
         self.on_port(move |guest| guest.set_call(index, call));
     }
 
+    fn signal(&mut self, event: &OwnedFd) {
+        // On the worker, which a front end cannot hold up.
+        if let Ok(event) = event.try_clone() {
+            self.worker.call(move |_| {
+                let _ = watchdog::ring(&event);
+            });
+        }
+    }
+
     fn queue_refused(&mut self, index: u16, reason: &str) {
         tracing::warn!(port = self.name, queue = index, "not started: {reason}");
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        let mtu = self.mtu.map_or(mtu, |configured| configured.min(mtu));
         self.on_port(move |guest| guest.set_mtu(Some(mtu)));
         Ok(())
     }
@@ -198,11 +222,7 @@ impl Attachment {
         if let Some(open) = &mut self.open {
             open.session.set_mtu(mtu.unwrap_or(1500));
         }
-        let backend = ToWorker {
-            worker,
-            port: self.config.id,
-            name: &self.config.name,
-        };
+        let backend = ToWorker::new(worker, &self.config);
         backend.on_port(move |guest| guest.set_mtu(mtu));
     }
 
@@ -256,17 +276,19 @@ impl Attachment {
         self.dial_at = None;
     }
 
+    /// Whether the result of a dial is waited for.
+    #[must_use]
+    pub fn is_dialing(&self) -> bool {
+        self.config.role == Role::Client && self.open.is_none() && self.dial_at.is_none()
+    }
+
     /// Serves what the front end sent; ends the connection when it broke a rule or left. `true` when the
     /// connection ended.
     pub fn pump(&mut self, worker: &WorkerHandle) -> bool {
         let Some(open) = &mut self.open else {
             return false;
         };
-        let mut backend = ToWorker {
-            worker,
-            port: self.config.id,
-            name: &self.config.name,
-        };
+        let mut backend = ToWorker::new(worker, &self.config);
         match pump(open, &mut backend) {
             Ok(()) => {
                 let info = open.session.info();
@@ -288,15 +310,18 @@ impl Attachment {
     /// A queue broke a rule: it is stopped, the session goes on.
     pub fn queue_failed(&mut self, index: u16, reason: &str, worker: &WorkerHandle) {
         tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");
-        let mut backend = ToWorker {
-            worker,
-            port: self.config.id,
-            name: &self.config.name,
-        };
+        let mut backend = ToWorker::new(worker, &self.config);
         if let Some(open) = &mut self.open {
             open.session.queue_failed(index, reason, &mut backend);
         }
         self.reason = Some(format!("queue {index} stopped: {reason}"));
+    }
+
+    /// Ends the connection for a reason of ours.
+    pub fn disconnect(&mut self, reason: &str, worker: &WorkerHandle) {
+        tracing::warn!(port = self.config.name, "disconnected: {reason}");
+        self.close(None, worker);
+        self.reason = Some(reason.to_owned());
     }
 
     /// Ends the connection, if there is one; the port waits for the next.
@@ -304,12 +329,10 @@ impl Attachment {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let mut backend = ToWorker {
-            worker,
-            port: self.config.id,
-            name: &self.config.name,
-        };
+        let mut backend = ToWorker::new(worker, &self.config);
         open.session.close(&mut backend);
+        let mtu = self.config.mtu;
+        backend.on_port(move |guest| guest.set_mtu(mtu));
         if let Some(fault) = fault {
             let port = &self.config.name;
             if fault.is_close() {

@@ -11,6 +11,8 @@ use wire::flow::{FlowKey, FlowMask};
 
 /// Entries in a set.
 const WAYS: usize = 8;
+/// Sets in one piece of a dump.
+const SETS_PER_PIECE: usize = 256;
 /// Different masks at most; control uses a handful.
 const MAX_TUPLES: usize = 16;
 
@@ -215,22 +217,26 @@ impl FlowTable {
         }
     }
 
-    /// All flows, as control gets them.
+    /// The flows in [`SETS_PER_PIECE`] sets from place `at` on, as control gets them, and the place to go on
+    /// from; `None` at the end. A dump starts at place 0.
     #[must_use]
-    pub fn records(&self, now: u64) -> Vec<FlowRecord> {
-        let mut records = Vec::with_capacity(self.len);
-        for tuple in &self.tuples {
-            let entries = tuple.sets.iter().flat_map(|s| s.entries.iter().flatten());
-            records.extend(entries.map(|e| FlowRecord {
-                key: *e.key.words(),
-                mask: *tuple.mask.words(),
-                action: e.action,
-                segment: e.segment,
-                packets: e.packets,
-                idle_ms: now.saturating_sub(e.used),
-            }));
-        }
-        records
+    pub fn records(&self, at: usize, now: u64) -> (Vec<FlowRecord>, Option<usize>) {
+        let Some(tuple) = self.tuples.get(at / self.sets) else {
+            return (Vec::new(), None);
+        };
+        let first = at % self.sets;
+        let end = (first + SETS_PER_PIECE).min(self.sets);
+        let entries = tuple.sets[first..end].iter();
+        let entries = entries.flat_map(|s| s.entries.iter().flatten());
+        let records = entries.map(|e| FlowRecord {
+            key: *e.key.words(),
+            mask: *tuple.mask.words(),
+            action: e.action,
+            segment: e.segment,
+            packets: e.packets,
+            idle_ms: now.saturating_sub(e.used),
+        });
+        (records.collect(), Some(at - first + end))
     }
 
     /// [`FlowTable::install`] from the words of a record.

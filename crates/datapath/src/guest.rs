@@ -15,6 +15,13 @@ use virtio::features::Features;
 use virtio::net::{self, NetHeader};
 use virtio::queue::{Chain, Queue, QueueFault};
 
+use crate::watchdog::{self, Blocked};
+
+/// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
+const MAX_MERGED: usize = 128;
+/// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
+const BATCH_BYTES: u64 = 256 << 10;
+
 const HEADER: u32 = net::LEN as u32;
 /// Ethernet header: a frame that is shorter is none.
 const MIN_FRAME: u32 = 14;
@@ -25,6 +32,9 @@ pub enum GuestFault {
     /// The ring or a descriptor broke a rule.
     #[error(transparent)]
     Queue(#[from] QueueFault),
+    /// The front end does not let itself be notified (see `watchdog`).
+    #[error("the call descriptor does not take notifications")]
+    CallBlocked,
     /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
     #[error("a chain is too short for the virtio header")]
     NoRoomForHeader,
@@ -67,11 +77,16 @@ impl GuestQueue {
 
     fn publish_and_notify(&mut self) {
         self.queue.publish();
-        if self.queue.needs_notify()
-            && let Some(call) = &self.call
+        if self.queue.needs_notify() {
+            self.notify();
+        }
+    }
+
+    fn notify(&mut self) {
+        if let Some(call) = &self.call
+            && watchdog::ring(call) == Err(Blocked)
         {
-            // A counter that is full rings already; a guest with a broken descriptor hurts itself.
-            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+            self.fault = Some(GuestFault::CallBlocked);
         }
     }
 
@@ -88,7 +103,7 @@ impl GuestQueue {
                     if chain.bytes < HEADER {
                         return Err(self.stop(GuestFault::NoRoomForHeader));
                     }
-                    if !merge {
+                    if !merge || self.chains.len() == MAX_MERGED {
                         break;
                     }
                 }
@@ -163,6 +178,8 @@ impl GuestPort {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
+        // Whoever served this queue before may have ended between its last buffers and the notification.
+        queue.notify();
         self.features = features;
         self.accepts = header::accepts(features);
         self.queues[index] = Some(queue);
@@ -188,6 +205,8 @@ impl GuestPort {
     pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
         if let Some(queue) = self.queue_mut(index) {
             queue.call = call;
+            // What was written to the former descriptor may have come too late for the front end to see.
+            queue.notify();
         }
     }
 
@@ -206,6 +225,13 @@ impl GuestPort {
     pub fn kick(&self, index: u16) -> Option<BorrowedFd<'_>> {
         let queue = self.queues.get(usize::from(index))?.as_ref()?;
         Some(queue.kick.as_fd())
+    }
+
+    /// Whether the VMM took guest memory away under a queue.
+    #[must_use]
+    pub fn lost_memory(&self) -> bool {
+        let lost = |q: &GuestQueue| q.queue.memory().is_lost();
+        self.queues.iter().flatten().any(lost)
     }
 
     /// The next queue whose guest broke a rule, and how; once for each.
@@ -261,7 +287,7 @@ impl Port for GuestPort {
         if queue.fault.is_some() {
             return;
         }
-        while queue.chains.len() < BATCH {
+        while queue.chains.len() < BATCH && batch.taken().bytes < BATCH_BYTES {
             match queue.queue.take_readable(batch.segments_mut()) {
                 Ok(Some(chain)) => {
                     queue.chains.push(chain);

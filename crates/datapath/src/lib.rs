@@ -6,6 +6,7 @@
 //! worker    the thread that owns all queues: polls, sleeps, drains messages and answers
 //! switch    one batch at a time: key, match (no threads, no sockets)
 //! fabric    the ports, and delivery of one frame to others
+//! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
 //! ```
 //!
@@ -20,6 +21,7 @@ pub mod offload;
 pub mod parking;
 pub mod process;
 pub mod switch;
+pub mod watchdog;
 pub mod worker;
 
 #[cfg(test)]

@@ -68,7 +68,11 @@ pub fn check(
         };
     };
     let end = u32::from(checksum.start) + u32::from(checksum.offset) + 2;
-    if end > len || checksum.start < parsed.l3_offset || !parsed.has_ethernet() {
+    // Within the private headers: there it can be completed, and tags cannot shift it out of 16 bits.
+    if end > len.min(headers.len() as u32)
+        || checksum.start < parsed.l3_offset
+        || !parsed.has_ethernet()
+    {
         return Err(DropReason::BadOffload);
     }
     let Some(gso) = &mut offload.gso else {

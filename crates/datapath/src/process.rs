@@ -21,10 +21,8 @@ use crate::guest::GuestPort;
 use crate::switch::Switch;
 use crate::worker::{self, Notice, Notices, WorkerHandle};
 
-/// Flows in one message.
-const FLOWS_PER_REPORT: usize = 400;
-/// Port states in one message.
-const PORTS_PER_REPORT: usize = 64;
+/// After a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 type SupervisorLink = Link<Ask, Tell>;
 type ControlLink = Link<Report, Request>;
@@ -87,6 +85,7 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         _ => return Err(io::Error::other("the supervisor did not say how to start")),
     };
     supervisor.set_nonblocking()?;
+    memory::survive_truncation()?;
     let (worker, notices) = worker::spawn(Switch::new(counters, random_seed()?))?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -120,7 +119,7 @@ fn random_seed() -> io::Result<u64> {
 
 impl Process {
     fn turn(&mut self) -> io::Result<()> {
-        self.dial_due()?;
+        self.dial_due();
         let timeout = self.next_dial().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
@@ -163,8 +162,8 @@ impl Process {
                         self.set_control(fd)?;
                     }
                 }
-                Received::Message(Tell::Dialed { port, error }, mut fds) => {
-                    self.dialed(port, fds.pop(), error);
+                Received::Message(Tell::Dialed { port, path, error }, mut fds) => {
+                    self.dialed(port, &path, fds.pop(), error);
                 }
                 Received::Message(..) => {}
             }
@@ -266,21 +265,22 @@ impl Process {
     }
 
     fn report_flows(&mut self) {
-        let flows = self.worker.call(|w| w.switch.flow_records(w.now()));
-        for part in flows.chunks(FLOWS_PER_REPORT) {
-            self.report(&Report::Flows(part.to_vec()), &[]);
+        let mut next = Some(0);
+        while let Some(at) = next {
+            let (flows, then) = self
+                .worker
+                .call(move |w| w.switch.flow_records(at, w.now()));
+            if !flows.is_empty() {
+                self.report(&Report::Flows(flows), &[]);
+            }
+            next = then;
         }
     }
 
     fn report_ports(&mut self) {
         let figures = self.worker.call(|w| w.switch.figures());
-        let states: Vec<_> = self.ports.values().map(Attachment::state).collect();
-        for part in states.chunks(PORTS_PER_REPORT) {
-            self.report(&Report::PortStates(part.to_vec(), figures), &[]);
-        }
-        if states.is_empty() {
-            self.report(&Report::PortStates(Vec::new(), figures), &[]);
-        }
+        let states = self.ports.values().map(Attachment::state).collect();
+        self.report(&Report::PortStates(states, figures), &[]);
     }
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
@@ -314,9 +314,20 @@ impl Process {
 
     fn hear_worker(&mut self) {
         self.notices.woke();
-        while let Some(Notice::QueueFault(id, queue, fault)) = self.notices.next() {
+        while let Some(notice) = self.notices.next() {
+            let (Notice::QueueFault(id, ..) | Notice::MemoryLost(id)) = notice;
             if let Some(port) = self.ports.get_mut(&id) {
-                port.queue_failed(queue, &fault.to_string(), &self.worker);
+                match notice {
+                    Notice::QueueFault(_, queue, fault) => {
+                        port.queue_failed(queue, &fault.to_string(), &self.worker);
+                    }
+                    Notice::MemoryLost(_) => {
+                        port.disconnect(
+                            "guest memory was taken away (its file was cut off)",
+                            &self.worker,
+                        );
+                    }
+                }
             }
             self.report_phase(id);
         }
@@ -348,12 +359,18 @@ impl Process {
             Ok(()) if !attached => self.watch(id),
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!("a connection was not accepted: {error}"),
+            Err(error) => {
+                tracing::warn!("a connection was not accepted: {error}");
+                // It waits at the socket and would be found again at once: out of descriptors, as a rule.
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
         }
     }
 
-    fn dialed(&mut self, id: PortId, socket: Option<OwnedFd>, error: Option<String>) {
-        let Some(port) = self.ports.get_mut(&id) else {
+    fn dialed(&mut self, id: PortId, path: &str, socket: Option<OwnedFd>, error: Option<String>) {
+        // The port that asked may be gone, and its number another's.
+        let port = self.ports.get_mut(&id);
+        let Some(port) = port.filter(|p| p.is_dialing() && p.config().socket == path) else {
             return;
         };
         let failed = match socket {
@@ -401,16 +418,18 @@ impl Process {
         self.ports.values().filter_map(Attachment::dial_at).min()
     }
 
-    fn dial_due(&mut self) -> io::Result<()> {
+    fn dial_due(&mut self) {
         let now = Instant::now();
         for (id, port) in &mut self.ports {
             if port.dial_at().is_some_and(|at| at <= now) {
                 port.dialing();
                 let path = port.config().socket.clone();
-                self.supervisor.send(&Ask::Dial { port: *id, path }, &[])?;
+                let ask = Ask::Dial { port: *id, path };
+                if let Err(error) = self.supervisor.send(&ask, &[]) {
+                    port.dial_failed(error.to_string());
+                }
             }
         }
-        Ok(())
     }
 
     fn close_all(&mut self) {

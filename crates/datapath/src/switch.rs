@@ -88,10 +88,11 @@ impl<P: Port> Switch<P> {
         &self.fabric.program
     }
 
-    /// All cached flows.
+    /// Some cached flows from place `at` on, and the place of the next ones; a whole dump is taken a piece at
+    /// a time, because frames wait meanwhile.
     #[must_use]
-    pub fn flow_records(&self, now: u64) -> Vec<FlowRecord> {
-        self.flows.records(now)
+    pub fn flow_records(&self, at: usize, now: u64) -> (Vec<FlowRecord>, Option<usize>) {
+        self.flows.records(at, now)
     }
 
     /// Figures of the whole switch.
@@ -312,6 +313,13 @@ impl<P: Port> Switch<P> {
 }
 
 impl Switch<crate::guest::GuestPort> {
+    /// Ports whose VMM took guest memory away.
+    pub fn ports_without_memory(&self) -> Vec<PortId> {
+        let slots = self.fabric.slots.iter().enumerate();
+        let lost = slots.filter(|(_, s)| s.as_ref().is_some_and(|s| s.port.lost_memory()));
+        lost.map(|(id, _)| PortId(id as u32)).collect()
+    }
+
     /// Queues whose guests broke a rule since the last call: port, queue index, and how.
     pub fn take_faults(&mut self) -> Vec<(PortId, u16, crate::guest::GuestFault)> {
         let mut faults = Vec::new();

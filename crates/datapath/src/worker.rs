@@ -31,6 +31,7 @@ use wire::build::PacketBuilder;
 
 use crate::guest::{GuestFault, GuestPort, GuestQueue};
 use crate::switch::{Switch, UpcallSink};
+use crate::watchdog;
 
 /// Passes without a frame after which a queue's guest is asked to kick again.
 const IDLE_PASSES: u32 = 32;
@@ -45,6 +46,9 @@ const PASSES_PER_LOOK: u32 = 16;
 
 /// The shortest frame on a real link, bytes without checksum (IEEE 802.3).
 const ETHERNET_MIN: usize = 60;
+
+/// Time after which kicks are looked for, however few the passes were.
+const LOOK_AFTER: Duration = Duration::from_micros(200);
 
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
@@ -87,6 +91,8 @@ fn ring(bell: &OwnedFd) {
 pub enum Notice {
     /// A guest broke a rule; its queue is stopped.
     QueueFault(PortId, u16, GuestFault),
+    /// A VMM took its guest's memory away; dummy pages are in its place.
+    MemoryLost(PortId),
 }
 
 /// The receiving end of the worker's notices, with a descriptor to wait on.
@@ -155,6 +161,8 @@ pub struct Worker {
     started: Instant,
     last_tick: Instant,
     last_ask: Instant,
+    /// As of the last look.
+    lost_mappings: usize,
 }
 
 fn bell() -> io::Result<std::sync::Arc<OwnedFd>> {
@@ -199,10 +207,16 @@ pub fn spawn(switch: Switch<GuestPort>) -> io::Result<(WorkerHandle, Notices)> {
         started: now,
         last_tick: now,
         last_ask: now,
+        lost_mappings: 0,
     };
     std::thread::Builder::new()
         .name("worker".into())
-        .spawn(move || while worker.pass() {})?;
+        .spawn(move || {
+            if let Err(error) = watchdog::guard_this_thread() {
+                tracing::error!("no watchdog: {error}");
+            }
+            while worker.pass() {}
+        })?;
     Ok((handle, receiver))
 }
 
@@ -260,8 +274,10 @@ impl Worker {
             let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
             // Edge-triggered: the counter need not be read, and a burst of kicks is one event.
             let flags = EventFlags::IN | EventFlags::ET;
-            epoll::add(&self.epoll, kick, token, flags)
-                .map_err(|e| format!("the kick descriptor cannot be waited for: {e}"))?;
+            if let Err(error) = epoll::add(&self.epoll, kick, token, flags) {
+                guest.stop(index);
+                return Err(format!("the kick descriptor cannot be waited for: {error}"));
+            }
         }
         self.activate(port, pair);
         Ok(())
@@ -308,8 +324,9 @@ impl Worker {
             return false;
         }
         self.follow_answers();
+        let began = Instant::now();
         for _ in 0..PASSES_PER_LOOK {
-            if !self.serve_active() {
+            if !self.serve_active() || began.elapsed() > LOOK_AFTER {
                 break;
             }
         }
@@ -397,12 +414,24 @@ impl Worker {
             let _ = self.notices.send(Notice::QueueFault(port, queue, fault));
             ring(&self.notices_bell);
         }
+        self.look_for_lost_memory();
         if self.switch.has_parked() && self.last_ask.elapsed() >= ASK_AGAIN {
             self.last_ask = Instant::now();
             self.switch.ask_again(&mut self.control);
             if let Some(upcalls) = &mut self.control.upcalls {
                 upcalls.ring_bell();
             }
+        }
+    }
+
+    fn look_for_lost_memory(&mut self) {
+        let lost = memory::lost_mappings();
+        if std::mem::replace(&mut self.lost_mappings, lost) == lost {
+            return;
+        }
+        for port in self.switch.ports_without_memory() {
+            let _ = self.notices.send(Notice::MemoryLost(port));
+            ring(&self.notices_bell);
         }
     }
 

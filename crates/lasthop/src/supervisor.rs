@@ -109,6 +109,8 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     supervisor.introduce_control()?;
     let done = supervisor.serve(&signals);
     supervisor.stop();
+    // The sockets go first: who gets the lock next finds none of them.
+    drop(supervisor);
     drop(lock);
     Ok(done?)
 }
@@ -217,9 +219,13 @@ impl Supervisor {
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
-        let due = [&self.control, &self.switch]
+        // Control cannot be started while there is no switch.
+        let control_due = self.control.restart_at().filter(|_| self.switch.is_alive());
+        let due = self
+            .switch
+            .restart_at()
             .into_iter()
-            .filter_map(Child::restart_at)
+            .chain(control_due)
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -265,7 +271,7 @@ impl Supervisor {
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(kind, &Tell::Dialed { port, error }, &fds);
+                self.reply(kind, &Tell::Dialed { port, path, error }, &fds);
             }
             Ask::Processes => {
                 let processes = self.processes();
@@ -312,13 +318,15 @@ impl Supervisor {
                 "{status} before everything was ready"
             )));
         }
-        if self.switch.restart_if_due()? {
-            self.introduce_switch()?;
+        if self.switch.restart_if_due() {
             // Control belongs to the switch that is gone; its successor sets the new one up.
             self.control.kill();
+            let told = self.introduce_switch();
+            self.switch.kill_unless(told);
         }
-        if self.switch.is_alive() && self.control.restart_if_due()? {
-            self.introduce_control()?;
+        if self.switch.is_alive() && self.control.restart_if_due() {
+            let told = self.introduce_control();
+            self.control.kill_unless(told);
         }
         Ok(())
     }

@@ -64,6 +64,11 @@ impl DirtyLog {
             .is_some_and(|b| b.load(Ordering::Acquire) & (1 << (page % 8)) != 0)
     }
 
+    /// Whether the VMM took the log away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
     fn byte_of(&self, page: u64) -> Option<&AtomicU8> {
         let at = usize::try_from(page / 8).ok()?;
         if at >= self.mapping.len() {

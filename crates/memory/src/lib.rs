@@ -12,6 +12,7 @@ pub mod copy;
 mod dirty;
 mod mapping;
 mod region;
+mod sigbus;
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use mapping::Mapping;
 pub use region::Region;
+pub use sigbus::{lost_mappings, survive_truncation};
 
 /// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
 pub const MAX_REGIONS: usize = 509;
@@ -55,6 +57,12 @@ pub enum MemoryError {
         /// Start of the upper region.
         second: u64,
     },
+    /// The file is not in memory, so an access could wait for ever.
+    #[error("guest memory must be a memfd or a file on tmpfs or hugetlbfs")]
+    NotMemory,
+    /// All guests together have too many regions mapped.
+    #[error("too many memory regions are mapped already")]
+    TooManyMappings,
     /// More regions than [`MAX_REGIONS`].
     #[error("{0} memory regions, at most {MAX_REGIONS} are served")]
     TooMany(usize),
@@ -150,6 +158,13 @@ impl GuestMemory {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.regions.iter().map(|r| r.size()).sum()
+    }
+
+    /// Whether the VMM took a part of this memory away; see [`survive_truncation`].
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let log = self.log.as_ref().is_some_and(|log| log.is_lost());
+        log || self.regions.iter().any(|r| r.is_lost())
     }
 
     #[inline]

@@ -6,10 +6,12 @@ use std::ptr::NonNull;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::MemoryError;
+use crate::sigbus::Entry;
 
 #[derive(Debug)]
 enum Kind {
-    File,
+    /// With its entry in the table of mappings that may be lost.
+    File(Option<Entry>),
     Heap(std::alloc::Layout),
 }
 
@@ -34,7 +36,8 @@ impl Mapping {
     /// Maps `size` bytes of `fd` from `offset`, shared, readable and writable.
     ///
     /// # Errors
-    /// An empty or wrapping range, a file that ends before it, or the system's refusal.
+    /// An empty or wrapping range, a file that is none of memory or ends before the range, or the system's
+    /// refusal.
     pub fn shared(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
         if size == 0 {
             return Err(MemoryError::Empty);
@@ -43,6 +46,9 @@ impl Mapping {
             start: offset,
             size,
         })?;
+        // Only memfd, tmpfs and hugetlbfs know seals. Any other file may wait for a disk, a network or a
+        // hostile FUSE daemon at every access, and already when it is asked for its length.
+        rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemory)?;
         let len = file_length(fd)?;
         if len < needed {
             return Err(MemoryError::FileTooShort { needed, len });
@@ -65,12 +71,15 @@ impl Mapping {
             )
         }
         .map_err(|e| MemoryError::Map(e.into()))?;
-        Ok(Self {
+        let mut mapping = Self {
             base: NonNull::new(base.cast()).ok_or(MemoryError::Empty)?,
             mapped,
             skip: skip as usize,
-            kind: Kind::File,
-        })
+            kind: Kind::File(None),
+        };
+        let entry = Entry::new(base as usize, mapped).ok_or(MemoryError::TooManyMappings)?;
+        mapping.kind = Kind::File(Some(entry));
+        Ok(mapping)
     }
 
     /// Zeroed, page-aligned heap memory, for tests and Miri.
@@ -104,6 +113,13 @@ impl Mapping {
         self.mapped - self.skip
     }
 
+    /// Whether the file was cut off under the mapping, which now shows dummy pages; see
+    /// [`survive_truncation`](crate::survive_truncation).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(&self.kind, Kind::File(Some(entry)) if entry.is_lost())
+    }
+
     /// Never true: an empty mapping cannot be made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -113,14 +129,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match self.kind {
-            // SAFETY: base and mapped are what mmap returned and were never changed; users of the raw
-            // pointers keep the Mapping alive.
-            Kind::File => unsafe {
-                let _ = munmap(self.base.as_ptr().cast(), self.mapped);
-            },
+        match &mut self.kind {
+            Kind::File(entry) => {
+                // First out of the table: the addresses may be another mapping's at once.
+                drop(entry.take());
+                // SAFETY: base and mapped are what mmap returned and were never changed; users of the raw
+                // pointers keep the Mapping alive.
+                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+            }
             // SAFETY: base came from alloc_zeroed with this very layout.
-            Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
         }
     }
 }

@@ -84,6 +84,11 @@ impl Region {
         self.mapping.as_ptr()
     }
 
+    /// Whether the VMM took the memory away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
     #[inline]
     pub(crate) fn contains(&self, gpa: u64) -> bool {
         gpa.wrapping_sub(self.gpa) < self.size

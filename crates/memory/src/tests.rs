@@ -191,3 +191,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+#[cfg(not(miri))]
+fn a_file_that_is_not_in_memory_is_refused() {
+    let fd = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let refused = Region::map(fd, 0, 0x1000, 0, 0);
+    assert!(matches!(refused, Err(MemoryError::NotMemory)));
+}
+
+#[test]
+#[cfg(not(miri))]
+fn memory_that_is_cut_off_becomes_dummy_pages_and_says_so() {
+    survive_truncation().unwrap();
+    let fd = memfd(0x3000);
+    let dup = fd.try_clone().unwrap();
+    let region = Arc::new(Region::map(fd, 0, 0x3000, 0, 0).unwrap());
+    let other = Arc::new(Region::map(memfd(0x1000), 0x3000, 0x1000, 0x3000, 0).unwrap());
+    let m = GuestMemory::new(vec![region.clone(), other.clone()], None).unwrap();
+    let before = lost_mappings();
+    assert!(!m.is_lost());
+    rustix::fs::ftruncate(&dup, 0).unwrap();
+    // SAFETY: the address is inside the region; the handler puts memory there again.
+    let byte = unsafe {
+        region.as_ptr().add(0x2fff).write_volatile(7);
+        region.as_ptr().add(0x2fff).read_volatile()
+    };
+    assert_eq!(byte, 7, "a dummy page is there");
+    assert!(m.is_lost() && region.is_lost() && !other.is_lost());
+    assert!(lost_mappings() > before);
+}

@@ -397,16 +397,12 @@ fn dial(fd: OwnedFd) -> JoinHandle<()> {
             let Ask::Dial { port, path } = ask else {
                 panic!("unexpected {ask:?}");
             };
-            let sent = match UnixStream::connect(&path) {
-                Ok(socket) => link.send(&Tell::Dialed { port, error: None }, &[socket.as_fd()]),
-                Err(e) => link.send(
-                    &Tell::Dialed {
-                        port,
-                        error: Some(e.to_string()),
-                    },
-                    &[],
-                ),
+            let (socket, error) = match UnixStream::connect(&path) {
+                Ok(socket) => (Some(socket), None),
+                Err(e) => (None, Some(e.to_string())),
             };
+            let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
+            let sent = link.send(&Tell::Dialed { port, path, error }, &fds);
             if sent.is_err() {
                 return;
             }

@@ -146,18 +146,33 @@ impl Child {
         Some(text)
     }
 
-    /// Starts it again when it is time. `true` when that was done.
-    ///
-    /// # Errors
-    /// As [`Child::start`].
-    pub(super) fn restart_if_due(&mut self) -> io::Result<bool> {
+    /// Starts it again when it is time. `true` when that was done; when it cannot be started, it is tried
+    /// again later.
+    pub(super) fn restart_if_due(&mut self) -> bool {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
-            return Ok(false);
+            return false;
         }
-        self.restart_at = None;
-        self.alive = Some(spawn(self.kind)?);
-        self.restarts += 1;
-        Ok(true)
+        match spawn(self.kind) {
+            Ok(alive) => {
+                self.restart_at = None;
+                self.alive = Some(alive);
+                self.restarts += 1;
+                true
+            }
+            Err(error) => {
+                tracing::error!("{} cannot be started: {error}", self.kind);
+                self.restart_at = Some(Instant::now() + MAX_DELAY);
+                false
+            }
+        }
+    }
+
+    /// Ends a process that could not be told how to start; it is then started again.
+    pub(super) fn kill_unless(&mut self, told: io::Result<()>) {
+        if let Err(error) = told {
+            tracing::warn!("{} could not be introduced: {error}", self.kind);
+            self.kill();
+        }
     }
 
     /// Ends it now.

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Listening sockets by the path that they were asked for with. They are removed in the end.
 pub(super) struct Sockets {
@@ -61,9 +64,10 @@ impl Sockets {
     /// Nobody listens there.
     pub(super) fn dial(&self, path: &str) -> io::Result<OwnedFd> {
         let full = self.dir.join(path);
-        let stream = UnixStream::connect(&full)
-            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", full.display())))?;
-        Ok(stream.into())
+        connect(&full).map_err(|e| {
+            let error = io::Error::from(e);
+            io::Error::new(error.kind(), format!("{}: {error}", full.display()))
+        })
     }
 }
 
@@ -81,10 +85,16 @@ fn remove_stale(path: &Path) -> Result<(), &'static str> {
     if !kind.is_ok_and(|t| t.is_socket()) {
         return Err("exists and is not a socket");
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|_| "cannot be removed")
-        }
+    match connect(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|_| "cannot be removed"),
         _ => Err("somebody else listens on"),
     }
+}
+
+/// Connects without waiting: a peer whose backlog is full is one that cannot be reached now.
+fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }

@@ -94,6 +94,13 @@ pub trait Backend {
     /// changes.
     fn queue_refused(&mut self, _index: u16, _reason: &str) {}
 
+    /// Adds one to an eventfd of the front end. A hostile front end can make the write wait (it can clear
+    /// the descriptor's `O_NONBLOCK`): an owner that must not wait does it where it can be interrupted.
+    fn signal(&mut self, event: &OwnedFd) {
+        // A front end that does not listen misses it; its status shows the reason all the same.
+        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    }
+
     /// The device was reset; all queues were stopped before.
     fn reset(&mut self) {}
 

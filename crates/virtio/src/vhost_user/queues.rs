@@ -293,8 +293,7 @@ impl Session {
         vring.kick = None;
         vring.problem = Some(reason.into());
         if let Some(err) = &vring.err {
-            // A front end that does not listen misses it; its status shows the reason all the same.
-            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+            backend.signal(err);
         }
         true
     }

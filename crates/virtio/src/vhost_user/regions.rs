@@ -10,6 +10,10 @@ use super::fault::Refusal;
 use super::message::{LogDesc, Payload, Reader, RegionDesc};
 use super::session::{Answer, Request, Session};
 
+/// Most guest memory of one port. A front end can name terabytes that it does not have (sparse files, the same
+/// file again and again); what it may not do is use up our address space of 128 TiB.
+const MAX_MEMORY: u64 = 4 << 40;
+
 /// What a front end gets to hear whose memory is its own.
 const SHARE_HINT: &str = "no file descriptor: guest memory must be shared \
      (QEMU: -object memory-backend-memfd,share=on and -numa node,memdev=…, or -machine memory-backend=…)";
@@ -30,12 +34,16 @@ impl Session {
         let snapshot = if regions.is_empty() {
             None
         } else {
-            let snapshot = GuestMemory::new(regions, self.active_log());
-            Some(Arc::new(snapshot.map_err(|e| e.to_string())?))
+            let snapshot =
+                GuestMemory::new(regions, self.active_log()).map_err(|e| e.to_string())?;
+            check_budget(snapshot.size())?;
+            Some(Arc::new(snapshot))
         };
         self.stop_moved_queues(snapshot.as_deref(), backend);
-        self.memory.clone_from(&snapshot);
+        // The former memory is unmapped here, not by the data path: it is held until nobody else has it.
+        let former = std::mem::replace(&mut self.memory, snapshot.clone());
         backend.set_memory(snapshot);
+        drop(former);
         self.start_all(backend);
         Ok(())
     }
@@ -62,6 +70,14 @@ impl Session {
             None => Vec::new(),
         }
     }
+}
+
+fn check_budget(size: u64) -> Result<(), Refusal> {
+    if size > MAX_MEMORY {
+        let tib = MAX_MEMORY >> 40;
+        return Err(format!("more than {tib} TiB of guest memory on one port").into());
+    }
+    Ok(())
 }
 
 fn map(fd: OwnedFd, desc: &RegionDesc) -> Result<Arc<Region>, Refusal> {

@@ -8,11 +8,11 @@ mod table;
 mod threats;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use memory::GuestMemory;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 
 use super::message::{F_LOG_ALL, F_PROTOCOL_FEATURES};
 use super::{Backend, Fault, Message, Offer, ProtocolFeatures, QueueSetup, Reply, Session, code};
@@ -314,6 +314,29 @@ pub(super) fn event() -> OwnedFd {
 pub(super) fn watched() -> (OwnedFd, OwnedFd) {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
     (write, read)
+}
+
+/// An eventfd to give away, and an epoll set that holds it while a descriptor of it is open anywhere.
+pub(super) fn watched_event() -> (OwnedFd, OwnedFd) {
+    let (event, set) = (
+        event(),
+        epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set"),
+    );
+    epoll::add(
+        &set,
+        &event,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::IN,
+    )
+    .expect("room");
+    (event, set)
+}
+
+/// Whether every descriptor of the eventfd in the set is closed.
+pub(super) fn is_event_closed(set: &OwnedFd) -> bool {
+    let info = format!("/proc/self/fdinfo/{}", set.as_raw_fd());
+    let info = std::fs::read_to_string(info).expect("the set's fdinfo");
+    !info.lines().any(|line| line.starts_with("tfd:"))
 }
 
 /// Whether every copy of the other end is closed.

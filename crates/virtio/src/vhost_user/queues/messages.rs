@@ -1,6 +1,6 @@
 //! The messages about single queues.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::OFlags;
 
@@ -40,9 +40,21 @@ impl Session {
             return Err("the flag for \"no descriptor\" says otherwise".into());
         }
         if let Some(fd) = &fd {
+            check_eventfd(fd)?;
             set_nonblocking(fd)?;
         }
         Ok((at, fd))
+    }
+}
+
+/// Any other kind of file could keep us waiting, or do who knows what when it is written.
+fn check_eventfd(fd: &OwnedFd) -> Result<(), Refusal> {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new());
+    match target.as_deref().map(std::ffi::CStr::to_bytes) {
+        Ok(b"anon_inode:[eventfd]") => Ok(()),
+        Ok(_) => Err("the descriptor is no eventfd".into()),
+        Err(error) => Err(format!("the descriptor cannot be checked: {error}").into()),
     }
 }
 

@@ -38,14 +38,14 @@ fn cve_2019_14818_repeated_set_vring_messages_close_the_old_descriptor() {
     ] {
         let mut before: Option<OwnedFd> = None;
         for _ in 0..3 {
-            let (fd, watch) = watched();
+            let (fd, set) = watched_event();
             rig.tell(which, u64s(&[0]), vec![fd]);
-            assert!(!is_closed(&watch));
-            assert!(before.is_none_or(|watch| is_closed(&watch)));
-            before = Some(watch);
+            // The back end has dropped its copies of kick and call when it was set up anew.
+            assert!(before.is_none_or(|set| is_event_closed(&set)));
+            before = Some(set);
         }
         rig.session.close(&mut rig.backend);
-        assert!(is_closed(&before.expect("the last one")));
+        assert!(is_event_closed(&before.expect("the last one")));
     }
 }
 
@@ -59,6 +59,22 @@ fn cve_2019_14818_descriptors_of_refused_messages_are_closed() {
     let payload = inflight(1 << 40, 0, 900, 256);
     assert_eq!(rig.ack(code::SET_INFLIGHT_FD, payload, vec![fd]), 1);
     assert!(is_closed(&watch));
+}
+
+#[test]
+fn descriptors_that_are_no_eventfds_are_refused() {
+    let mut rig = Rig::ready();
+    for which in [
+        code::SET_VRING_KICK,
+        code::SET_VRING_CALL,
+        code::SET_VRING_ERR,
+    ] {
+        let (pipe, watch) = watched();
+        assert_eq!(rig.ack(which, u64s(&[0]), vec![pipe]), 1);
+        assert!(is_closed(&watch));
+        assert_eq!(rig.ack(which, u64s(&[0]), vec![memfd(8)]), 1, "a file");
+        assert_eq!(rig.ack(which, u64s(&[0]), vec![event()]), 0);
+    }
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Ringing a front end's eventfd without being held up by it.
+//!
+//! An eventfd whose counter is full makes a writer wait unless `O_NONBLOCK` is set, and that flag belongs to
+//! the open file, which the VMM shares: it can clear the flag, fill the counter, and a plain write would never
+//! return. So each thread that rings has a watchdog: a second thread that looks at its beat every
+//! [`TICK`] and interrupts a write that has not moved since the last look. An idle thread's watchdog sleeps
+//! too.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+/// How long a front end can hold a thread up, at most twice this.
+const TICK: Duration = Duration::from_millis(10);
+/// Quiet ticks after which the watchdog sleeps until the next ring.
+const QUIET_TICKS: u32 = 50;
+
+/// The front end holds its own notification up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocked;
+
+/// What a thread and its watchdog share.
+#[derive(Debug, Default)]
+struct Beat {
+    /// Odd while a write is under way.
+    count: AtomicU64,
+    /// The watchdog sleeps.
+    sleeping: AtomicBool,
+    /// The thread has ended.
+    done: AtomicBool,
+}
+
+/// A thread's side: ends the watchdog with the thread.
+struct Guarded {
+    beat: Arc<Beat>,
+    watchdog: Thread,
+    _handle: JoinHandle<()>,
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.beat.done.store(true, Ordering::SeqCst);
+        self.watchdog.unpark();
+    }
+}
+
+thread_local! {
+    static GUARDED: RefCell<Option<Guarded>> = const { RefCell::new(None) };
+}
+
+/// Gives the calling thread a watchdog, for as long as it lives.
+///
+/// # Errors
+/// The system's refusal of a signal handler or a thread.
+pub fn guard_this_thread() -> io::Result<()> {
+    install_handler()?;
+    let beat = Arc::new(Beat::default());
+    let watched = Arc::clone(&beat);
+    let thread = rustix::thread::gettid();
+    let handle = std::thread::Builder::new()
+        .name("watchdog".into())
+        .spawn(move || watch(&watched, thread))?;
+    GUARDED.with_borrow_mut(|guarded| {
+        *guarded = Some(Guarded {
+            beat,
+            watchdog: handle.thread().clone(),
+            _handle: handle,
+        });
+    });
+    Ok(())
+}
+
+/// Adds one to an eventfd. A counter that is full rings already; a descriptor that cannot be written is its
+/// owner's loss.
+///
+/// # Errors
+/// [`Blocked`] when the write had to be interrupted.
+pub fn ring(event: &OwnedFd) -> Result<(), Blocked> {
+    GUARDED.with_borrow(|guarded| {
+        if let Some(guarded) = guarded {
+            guarded.beat.count.fetch_add(1, Ordering::SeqCst);
+            if guarded.beat.sleeping.load(Ordering::SeqCst) {
+                guarded.watchdog.unpark();
+            }
+        }
+        let written = rustix::io::write(event, &1u64.to_ne_bytes());
+        if let Some(guarded) = guarded {
+            guarded.beat.count.fetch_add(1, Ordering::SeqCst);
+        }
+        match written {
+            Err(Errno::INTR) => Err(Blocked),
+            _ => Ok(()),
+        }
+    })
+}
+
+fn watch(beat: &Beat, thread: Pid) {
+    let (mut last, mut quiet) = (0, 0);
+    while !beat.done.load(Ordering::SeqCst) {
+        std::thread::sleep(TICK);
+        let count = beat.count.load(Ordering::SeqCst);
+        if count != last {
+            (last, quiet) = (count, 0);
+        } else if count % 2 == 1 {
+            interrupt(thread);
+        } else {
+            quiet += 1;
+        }
+        if quiet > QUIET_TICKS {
+            sleep_until_rung(beat, last);
+            quiet = 0;
+        }
+    }
+}
+
+fn sleep_until_rung(beat: &Beat, last: u64) {
+    beat.sleeping.store(true, Ordering::SeqCst);
+    // A ring after the store sees it and wakes us; one before it has moved the count.
+    while beat.count.load(Ordering::SeqCst) == last && !beat.done.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+    beat.sleeping.store(false, Ordering::SeqCst);
+}
+
+fn interrupt(thread: Pid) {
+    // SAFETY: a bare system call; a thread that has ended meanwhile is reported as an error.
+    unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::getpid(),
+            thread.as_raw_nonzero().get(),
+            Signal::USR1.as_raw(),
+        );
+    }
+}
+
+/// A handler that does nothing, so that the signal only interrupts.
+fn install_handler() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the action is zeroed, which is a valid value, before its fields are set; without SA_RESTART
+    // system calls return EINTR.
+    let done = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut())
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    #[test]
+    fn a_full_eventfd_that_blocks_is_given_up() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let rung = std::thread::spawn(move || {
+            guard_this_thread().unwrap();
+            let first = ring(&event);
+            rustix::io::read(&event, &mut [0; 8]).unwrap();
+            (first, ring(&event), event)
+        });
+        let began = Instant::now();
+        while !rung.is_finished() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(rung.is_finished(), "the thread hangs in its write");
+        let (first, second, event) = rung.join().unwrap();
+        assert_eq!(first, Err(Blocked));
+        assert_eq!(second, Ok(()), "with room again it rings");
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+    }
+
+    #[test]
+    fn a_full_eventfd_that_does_not_block_rings_already() {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert_eq!(ring(&event), Ok(()), "also without a watchdog");
+    }
+}
