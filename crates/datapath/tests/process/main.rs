@@ -1,6 +1,9 @@
 //! The whole switch process, in a thread, with guests on its sockets.
 
+mod dirty;
 mod guests;
 mod host;
 mod hostile;
+mod leaks;
+mod threats;
 mod traffic;

@@ -1,0 +1,227 @@
+//! The steady path allocates nothing: neither for a frame nor for a batch.
+//!
+//! The global allocator of this binary counts what the measured thread allocates while it is asked to.
+
+use std::alloc::{GlobalAlloc, Layout as Block, System};
+use std::cell::Cell;
+
+use channel::records::{Answer, Upcall};
+use datapath::guest::{GuestPort, GuestQueue};
+use datapath::switch::{Switch, UpcallSink};
+use policy::{Action, Model, PortMode, Program, Segment, SegmentId};
+use port::PortId;
+use port::counters::Counters;
+use rustix::event::{EventfdFlags, eventfd};
+use testkit::driver::{DriverQueue, Shape};
+use testkit::features::*;
+use testkit::guest_ram::{GuestRam, RegionSpec};
+use testkit::net::{Cuts, NetHeader, NetOptions, NetPair};
+use testkit::packets::{Flow, tcp_super, udp, udp_partial, vlan_tagged};
+use virtio::features::Features;
+use virtio::queue::{Layout, Queue};
+use wire::flow::{FlowKey, FlowMask};
+
+struct Counting;
+
+thread_local! {
+    static COUNTS: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends has no counters any more.
+    let _ = COUNTS.try_with(|on| {
+        if on.get() {
+            ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        }
+    });
+}
+
+// SAFETY: every call goes to the system's allocator with the caller's own arguments; counting touches
+// thread-local cells without destructors, which allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise about `block` is passed on.
+        unsafe { System.alloc(block) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, block: Block) {
+        // SAFETY: `ptr` came from `System` with this block, by the caller's promise.
+        unsafe { System.dealloc(ptr, block) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, block: Block, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as in `dealloc`.
+        unsafe { System.realloc(ptr, block, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `act` allocates on this thread.
+fn allocations(act: impl FnOnce()) -> u64 {
+    ALLOCATIONS.set(0);
+    COUNTS.set(true);
+    act();
+    COUNTS.set(false);
+    ALLOCATIONS.get()
+}
+
+struct NoUpcalls;
+
+impl UpcallSink for NoUpcalls {
+    fn send(&mut self, upcall: &Upcall) -> bool {
+        panic!("an upcall: {upcall:?}");
+    }
+}
+
+fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
+    let addrs = driver.addrs();
+    let layout = Layout {
+        size: driver.options().size,
+        desc: addrs.desc,
+        driver: addrs.driver,
+        device: addrs.device,
+    };
+    let position = if features & RING_PACKED != 0 {
+        0x8000_8000
+    } else {
+        0
+    };
+    let features = Features::from_bits_truncate(features);
+    let queue = Queue::new(ram.memory(), layout, features, position).expect("a sound queue");
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    GuestQueue::new(queue, event(), Some(event()), true)
+}
+
+fn guest(options: NetOptions) -> (NetPair, GuestPort) {
+    let features = options.features;
+    let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, 24 << 20)]);
+    let mut nic = NetPair::new(&ram, options);
+    nic.offer();
+    let mut port = GuestPort::new(None);
+    for (index, driver) in [(0, &nic.rx), (1, &nic.tx)] {
+        let negotiated = Features::from_bits_truncate(features);
+        port.start(index, queue(&ram, driver, features), negotiated);
+    }
+    (nic, port)
+}
+
+/// Three guests; guest 0 sends.
+fn scene(base: u64, receiver: u64) -> (Switch<GuestPort>, Vec<NetPair>) {
+    let mut switch = Switch::new(Counters::heap(), 3);
+    let mut nics = Vec::new();
+    for (id, extra) in [(0, HOST_OFFLOADS), (1, receiver), (2, receiver)] {
+        let features = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | EVENT_IDX | base | extra;
+        let (nic, port) = guest(NetOptions {
+            tx_cuts: Cuts::At(vec![12, 100, 3000]),
+            rx_cuts: Cuts::HeaderApart,
+            shape: Shape::Indirect,
+            ..NetOptions::new(features, 256)
+        });
+        switch.add_port(PortId(id), port);
+        nics.push(nic);
+    }
+    let segment = |vlan| Segment {
+        name: format!("{vlan:?}"),
+        vlan,
+    };
+    let (plain, tagged) = (SegmentId(1), SegmentId(2));
+    let model = Model {
+        segments: [(plain, segment(None)), (tagged, segment(Some(5)))].into(),
+        ports: [
+            (PortId(0), PortMode::Access(tagged)),
+            (PortId(1), PortMode::Access(tagged)),
+            (PortId(2), PortMode::Trunk(vec![plain, tagged])),
+        ]
+        .into(),
+    };
+    switch.set_program(Program::compile(&model, 1).expect("a sound model"));
+    (switch, nics)
+}
+
+fn install(switch: &mut Switch<GuestPort>, action: Action) {
+    let key = FlowKey::default();
+    let mask = FlowMask::NONE.with_in_port();
+    switch.answer(
+        Answer::Install {
+            upcall: None,
+            key: *key.words(),
+            mask: *mask.words(),
+            action,
+            segment: None,
+        },
+        0,
+    );
+}
+
+fn frames() -> Vec<(Vec<u8>, NetHeader)> {
+    let flow = Flow::v4(1, 2);
+    vec![
+        (udp(&flow, &[1; 22]), NetHeader::default()),
+        (udp(&flow, &[1; 1400]), NetHeader::default()),
+        (vlan_tagged(&udp(&flow, &[1; 900]), 0), NetHeader::default()),
+        udp_partial(&flow, &[2; 1000]),
+        tcp_super(&flow, 1, &[3; 40_000], 1448),
+    ]
+}
+
+#[test]
+fn nothing_is_allocated_for_a_frame() {
+    let actions = [
+        Action::Unicast {
+            port: PortId(1),
+            tag: None,
+        },
+        Action::Unicast {
+            port: PortId(2),
+            tag: Some(7),
+        },
+        Action::Flood {
+            segment: SegmentId(2),
+        },
+        Action::Drop(port::DropReason::MacClaim),
+    ];
+    for base in [0, RING_PACKED, IN_ORDER] {
+        for receiver in [0, GUEST_CSUM, GUEST_OFFLOADS] {
+            let (mut switch, mut nics) = scene(base, receiver);
+            let mut received = 0;
+            for round in 0..4 {
+                for action in actions {
+                    install(&mut switch, action);
+                    let batch: Vec<_> = (0..3).flat_map(|_| frames()).collect();
+                    for (frame, header) in &batch {
+                        assert!(nics[0].stage(frame, header).expect("sound"), "room");
+                    }
+                    nics[0].tx.publish();
+                    let allocated =
+                        allocations(|| while switch.serve(PortId(0), 0, 1, &mut NoUpcalls) {});
+                    // The arenas grow to their size in the first round.
+                    assert!(
+                        round == 0 || allocated == 0,
+                        "{allocated} allocations: {action:?} {base:#x} {receiver:#x}"
+                    );
+                    for nic in &mut nics[1..] {
+                        while nic.receive().expect("correct").is_some() {
+                            received += 1;
+                        }
+                        nic.offer();
+                    }
+                }
+            }
+            assert_eq!(switch.figures().hits, 240);
+            assert!(received >= 200, "{received}");
+        }
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(
+        allocations(|| drop(std::hint::black_box(vec![1u8; 100]))),
+        1
+    );
+}

@@ -1,0 +1,508 @@
+//! What has gone wrong in this field, with the whole switch: rows of the threat table that are decided in
+//! the data path. Those that a vhost-user session decides alone have their tests in `virtio`.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use channel::switching::PortPhase;
+use port::DropReason;
+use rustix::event::{EventfdFlags, eventfd};
+use testkit::driver::{
+    DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Layout, PackedDesc, Piece, RawDesc, Shape, SplitDesc,
+};
+use testkit::features::{CTRL_VQ, LOG_ALL, MRG_RXBUF};
+use testkit::frontend::DirtyFile;
+use testkit::guest_ram::RegionSpec;
+use testkit::net::{NetHeader, RxBuffers};
+use testkit::packets::{Flow, numbered_payload, tcp_super, udp, udp_partial};
+use testkit::{FakeGuest, GuestConfig};
+
+use crate::host::{Host, wait_for};
+use crate::traffic::{numbered, one_way, talk};
+
+const SECOND: Duration = Duration::from_secs(5);
+const MIB: u64 = 1 << 20;
+
+fn config(packed: bool) -> GuestConfig {
+    let config = GuestConfig::default();
+    if packed { config.packed() } else { config }
+}
+
+/// Puts a frame with its header into guest memory and sends it in these pieces.
+fn send_pieces(guest: &mut FakeGuest, pieces: &[Piece], shape: Shape, bytes: &[u8]) {
+    let ram = guest.ram().clone();
+    let mut rest = bytes;
+    for piece in pieces {
+        let (now, later) = rest.split_at(piece.len as usize);
+        ram.write(piece.gpa, now);
+        rest = later;
+    }
+    let tx = &mut guest.pairs[0].nic.tx;
+    tx.poll().expect("a sound ring");
+    tx.add(pieces, &[], shape, 0).expect("room");
+    tx.publish();
+    guest.pairs[0].tx_kick.signal();
+}
+
+/// A frame of guest 1 to guest 2 behind a plain virtio header.
+fn with_header(frame: &[u8]) -> Vec<u8> {
+    [&NetHeader::default().to_bytes(), frame].concat()
+}
+
+#[test]
+fn cve_2018_1059_a_buffer_is_mapped_and_contiguous() {
+    let mut host = Host::with_ports([1, 2]);
+    for packed in [false, true] {
+        let regions = vec![
+            RegionSpec::at(0, 4 * MIB),
+            RegionSpec::at(4 * MIB, 8 * MIB),
+            RegionSpec::at(1024 * MIB, 8 * MIB),
+        ];
+        let mut a = host.guest(
+            1,
+            GuestConfig {
+                regions: Some(regions),
+                ..config(packed)
+            },
+        );
+        let mut b = host.guest(2, config(false));
+        // From one region into the next is one buffer, though two mappings.
+        let frame = numbered(1, 2, 1, 1000);
+        let bytes = with_header(&frame);
+        let across = a.ram().straddle(0, bytes.len() as u64);
+        let piece = Piece::new(across, bytes.len() as u32);
+        send_pieces(&mut a, &[piece], Shape::Direct, &bytes);
+        assert_eq!(
+            b.recv(SECOND).expect("correct").expect("a frame").frame,
+            frame
+        );
+        // From a region into nothing is none.
+        let at = 12 * MIB - 100;
+        let piece = RawDesc {
+            gpa: at,
+            len: 200,
+            flags: 0,
+        };
+        a.pairs[0].nic.tx.add_raw(&[piece], 0).expect("room");
+        a.pairs[0].nic.tx.publish();
+        a.pairs[0].tx_kick.signal();
+        assert!(host.wait_fault(1, 1).contains("not mapped"));
+        assert!(b.recv_all().expect("correct").is_empty());
+        drop((a, b));
+        host.wait_phase(1, PortPhase::Waiting);
+        host.wait_phase(2, PortPhase::Waiting);
+    }
+}
+
+#[test]
+fn cve_2020_10722_and_cve_2019_14835_a_dirty_log_that_ends_before_guest_memory() {
+    let host = Host::with_ports([1, 2, 3]);
+    for packed in [false, true] {
+        let mut a = host.guest(1, config(packed));
+        let mut b = host.guest(2, config(packed));
+        let mut c = host.guest(3, config(packed));
+        talk(&mut a, &mut b, 20);
+        let log = DirtyFile::new(64 << 10, 0).expect("a file");
+        let features = a.features() | LOG_ALL;
+        let front = a.front().expect("a session");
+        // Whether it is refused or cut: nothing is written behind it, and nobody suffers.
+        let taken = front
+            .set_log_base(&log)
+            .and_then(|()| front.set_features(features));
+        if taken.is_ok() {
+            talk(&mut a, &mut b, 20);
+        }
+        talk(&mut c, &mut b, 20);
+        a.crash();
+        b.crash();
+        c.crash();
+        wait_for("an end", || {
+            [1, 2, 3]
+                .iter()
+                .all(|id| std::os::unix::net::UnixStream::connect(host.socket(*id)).is_ok())
+        });
+    }
+}
+
+#[test]
+fn cve_2022_2132_a_header_in_twelve_pieces_is_a_header() {
+    let host = Host::with_ports([1, 2]);
+    for packed in [false, true] {
+        let mut a = host.guest(1, config(packed));
+        let mut b = host.guest(2, config(packed));
+        for shape in [Shape::Direct, Shape::Indirect, Shape::Mixed(5)] {
+            let frame = numbered(1, 2, 3, 500);
+            let bytes = with_header(&frame);
+            let at = a.ram().alloc(4096, 64);
+            let mut pieces: Vec<_> = (0..14).map(|n| Piece::new(at + 3 * n, 1)).collect();
+            pieces.push(Piece::new(at + 100, bytes.len() as u32 - 14));
+            send_pieces(&mut a, &pieces, shape, &bytes);
+            assert_eq!(
+                b.recv(SECOND).expect("correct").expect("a frame").frame,
+                frame
+            );
+        }
+        // Twelve bytes are a header without a frame: a runt, and no reason to stop.
+        let at = a.ram().alloc(64, 64);
+        let runts = host.counts(1).dropped(DropReason::Runt);
+        send_pieces(&mut a, &[Piece::new(at, 12)], Shape::Direct, &[0; 12]);
+        wait_for("a runt", || {
+            host.counts(1).dropped(DropReason::Runt) == runts + 1
+        });
+        a.pairs[0].drain().expect("buffers come back");
+        one_way(&mut a, &mut b, 20);
+        a.disconnect().expect("a good end");
+        b.disconnect().expect("a good end");
+    }
+}
+
+#[test]
+fn cve_2024_11614_a_checksum_beyond_the_packet_is_a_drop() {
+    let host = Host::with_ports([1, 2]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut b = host.guest(2, GuestConfig::default());
+    let (frame, header) = udp_partial(&Flow::v4(1, 2), &[7; 58]);
+    let lies = [
+        (34, 65),
+        (99, 0),
+        (u16::MAX, 0),
+        (34, u16::MAX),
+        (u16::MAX, u16::MAX),
+        (0, 6),
+        (13, 0),
+    ];
+    for (csum_start, csum_offset) in lies {
+        let lie = NetHeader {
+            csum_start,
+            csum_offset,
+            ..header
+        };
+        a.send_on(0, &frame, &lie).expect("room");
+    }
+    let (large, gso) = tcp_super(&Flow::v4(1, 2), 1, &[1; 9000], 1448);
+    let lies = [
+        NetHeader { gso_size: 0, ..gso },
+        NetHeader { gso_size: 1, ..gso },
+        NetHeader {
+            csum_start: 33,
+            ..gso
+        },
+        NetHeader {
+            csum_offset: 6,
+            ..gso
+        },
+        NetHeader { gso_type: 4, ..gso },
+        NetHeader { gso_type: 5, ..gso },
+    ];
+    for lie in lies {
+        a.send_on(0, &large, &lie).expect("room");
+    }
+    let unknown = [
+        NetHeader { gso_type: 3, ..gso },
+        NetHeader { gso_type: 7, ..gso },
+        NetHeader {
+            gso_type: 0x80,
+            ..gso
+        },
+        NetHeader { flags: 0, ..gso },
+    ];
+    for lie in unknown {
+        a.send_on(0, &large, &lie).expect("room");
+    }
+    a.pairs[0].drain().expect("buffers come back");
+    assert_eq!(host.counts(1).dropped(DropReason::BadOffload), 13);
+    assert_eq!(host.counts(1).dropped(DropReason::BadHeader), 4);
+    assert!(b.recv_all().expect("correct").is_empty());
+    one_way(&mut a, &mut b, 20);
+}
+
+#[test]
+fn cve_2026_86562_and_dpdk_6ec1778134_there_is_no_control_queue() {
+    let host = Host::with_ports([1]);
+    let mut a = host.guest(1, GuestConfig::default());
+    assert_eq!(a.front().expect("a session").offered & CTRL_VQ, 0);
+}
+
+#[test]
+fn cve_2026_86566_runt_receive_buffers_split_and_packed() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    for merge in [MRG_RXBUF, 0] {
+        for packed in [false, true] {
+            for len in [1, 5, 11] {
+                let config = GuestConfig {
+                    queue_size: 8,
+                    rx_buffers: Some(RxBuffers::Of(2048)),
+                    ..config(packed).without(MRG_RXBUF ^ merge)
+                };
+                let mut victim = host.guest(1, config);
+                let mut b = host.guest(2, GuestConfig::default());
+                let mut c = host.guest(3, GuestConfig::default());
+                // As the second buffer of a merged frame, or as the only one of its own.
+                victim.pairs[0].nic.auto_refill = false;
+                one_way(&mut b, &mut victim, 1);
+                let at = victim.ram().alloc(4096, 64);
+                let runt = RawDesc {
+                    gpa: at,
+                    len,
+                    flags: DESC_WRITE,
+                };
+                victim.pairs[0].nic.rx.add_raw(&[runt], 0).expect("room");
+                victim.pairs[0].nic.rx.publish();
+                for n in 0..7 {
+                    b.send(&numbered(2, 1, n, 100)).expect("room");
+                }
+                b.send(&numbered(2, 1, 8, 3000)).expect("room");
+                assert!(host.wait_fault(1, 0).contains("too short"));
+                let mut memory = [0; 64];
+                victim.ram().read(at + u64::from(len), &mut memory);
+                assert_eq!(memory, [0; 64], "written behind the buffer");
+                talk(&mut b, &mut c, 10);
+                drop((victim, b, c));
+                (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+            }
+        }
+    }
+}
+
+#[test]
+fn cve_2026_86567_memory_that_is_taken_away_under_traffic() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    for packed in [false, true] {
+        let mut a = host.guest(1, config(packed));
+        let mut b = host.guest(2, config(packed));
+        let mut c = host.guest(3, config(packed));
+        talk(&mut a, &mut b, 20);
+        for n in 0..100 {
+            a.send(&numbered(1, 2, n, 1000)).expect("room");
+        }
+        // The first region holds a's rings.
+        let less = a.ram().unplugged(0);
+        a.front()
+            .expect("a session")
+            .set_mem_table(&less)
+            .expect("taken");
+        a.pairs[0].tx_kick.signal();
+        let state = host.state(1);
+        assert!(
+            state.queues.is_empty() || state.phase == PortPhase::Faulted,
+            "{state:?}"
+        );
+        while b
+            .recv(Duration::from_millis(20))
+            .expect("correct")
+            .is_some()
+        {}
+        talk(&mut c, &mut b, 20);
+        // And back again.
+        let ram = a.ram().clone();
+        a.front()
+            .expect("a session")
+            .set_mem_table(&ram)
+            .expect("taken");
+        a.reset().expect("a reset");
+        a.wait_link().expect("a link");
+        talk(&mut a, &mut b, 20);
+        drop((a, b, c));
+        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+    }
+}
+
+/// A guest that changes the length of an indirect table, and what stands in it, while the switch reads it.
+#[test]
+fn cve_2026_93683_an_indirect_table_that_changes_while_it_is_read() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(true));
+    for packed in [false, true] {
+        let mut evil = host.guest(1, config(packed));
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            flicker(&mut evil, packed);
+            evil.reset().expect("a reset");
+        }
+        talk(&mut b, &mut c, 50);
+        evil.crash();
+        host.wait_phase(1, PortPhase::Waiting);
+    }
+}
+
+/// Keeps the from-guest queue busy with one indirect buffer while another thread rewrites it.
+fn flicker(evil: &mut FakeGuest, packed: bool) {
+    let ram = evil.ram().clone();
+    let table = ram.alloc(16 * 64, 16);
+    let data = ram.alloc(4096, 64);
+    let entry = |len: u32, flags: u16, next: u16| {
+        if packed {
+            let desc = PackedDesc {
+                gpa: data,
+                len,
+                id: 0,
+                flags,
+            };
+            desc.to_bytes()
+        } else {
+            let desc = SplitDesc {
+                gpa: data,
+                len,
+                flags,
+                next,
+            };
+            desc.to_bytes()
+        }
+    };
+    for n in 0..64 {
+        let flags = if n < 63 { DESC_NEXT } else { 0 };
+        ram.write(table + 16 * n, &entry(60, flags, n as u16 + 1));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let (seen, pokes) = (Arc::clone(&stop), ram.clone());
+    let thread = std::thread::spawn(move || {
+        while !seen.load(Relaxed) {
+            for len in [60, u32::MAX, 0, 1, 1 << 20] {
+                pokes.store_u32(table + 8, len);
+                pokes.store_u32(table + 16 * 40 + 8, len ^ 60);
+                pokes.store_u16(table + 14, len as u16);
+            }
+        }
+    });
+    let pair = &mut evil.pairs[0];
+    let tx = &mut pair.nic.tx;
+    assert_eq!(tx.options().layout == Layout::Packed, packed);
+    for _ in 0..100 {
+        let head = RawDesc {
+            gpa: table,
+            len: 16 * 64,
+            flags: DESC_INDIRECT,
+        };
+        if tx.add_raw(&[head], 0).is_none() {
+            break;
+        }
+        tx.publish();
+        pair.tx_kick.signal();
+        while tx.poll().is_ok_and(|used| used.is_some()) {}
+    }
+    stop.store(true, Relaxed);
+    thread.join().expect("no panic");
+}
+
+#[test]
+fn dpdk_7cc4f260bf_the_switch_ends_under_traffic() {
+    for _ in 0..5 {
+        let mut host = Host::with_ports([1, 2]);
+        let config = GuestConfig {
+            timeout: Duration::from_millis(200),
+            ..GuestConfig::default()
+        };
+        let mut a = host.guest(1, config.clone());
+        let mut b = host.guest(2, config);
+        talk(&mut a, &mut b, 20);
+        let sender = std::thread::spawn(move || {
+            // Until nobody takes the buffers any more.
+            (0..).find(|n| a.send(&numbered(1, 2, *n, 1000)).is_err())
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        host.stop();
+        assert!(sender.join().expect("no panic").is_some());
+        assert!(b.wait_link().is_err());
+    }
+}
+
+#[test]
+fn packet_bytes_that_change_under_our_reads_are_what_was_checked() {
+    // The destination flickers between a neighbour and the sender itself while frames are switched: each
+    // frame goes where its own snapshot says, whatever the sender's memory says later.
+    let host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, config(false));
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(true));
+    talk(&mut a, &mut b, 5);
+    talk(&mut a, &mut c, 5);
+    let ram = a.ram().clone();
+    let key = testkit::packets::Numbered { stream: 9, seq: 1 };
+    let bytes = with_header(&udp(&Flow::v4(1, 2), &numbered_payload(key, 300)));
+    let at = ram.alloc(4096, 64);
+    ram.write(at, &bytes);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (seen, pokes) = (Arc::clone(&stop), ram.clone());
+    let thread = std::thread::spawn(move || {
+        while !seen.load(Relaxed) {
+            // The last byte of the destination address; a 32-bit field at an aligned address.
+            for mac in [2u8, 3] {
+                pokes.write(at + 12 + 5, &[mac]);
+            }
+        }
+    });
+    let (mut to_b, mut to_c) = (0, 0);
+    for _ in 0..400 {
+        let piece = Piece::new(at, bytes.len() as u32);
+        let tx = &mut a.pairs[0].nic.tx;
+        tx.add(&[piece], &[], Shape::Direct, 0).expect("room");
+        tx.publish();
+        a.pairs[0].tx_kick.signal();
+        wait_for("the buffer back", || {
+            a.pairs[0].nic.tx.poll().expect("sound").is_some()
+        });
+        for got in b.recv_all().expect("correct") {
+            assert_eq!(
+                got.frame[5], 2,
+                "delivered by another address than it carries"
+            );
+            to_b += 1;
+        }
+        for got in c.recv_all().expect("correct") {
+            assert_eq!(
+                got.frame[5], 3,
+                "delivered by another address than it carries"
+            );
+            to_c += 1;
+        }
+    }
+    stop.store(true, Relaxed);
+    thread.join().expect("no panic");
+    assert!(to_b + to_c > 300, "{to_b} {to_c}");
+}
+
+#[test]
+fn a_call_descriptor_that_is_full_stops_nobody() {
+    let host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, config(false));
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(false));
+    talk(&mut a, &mut b, 10);
+    // A blocking eventfd without room for another 1.
+    let full = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+    b.front()
+        .expect("a session")
+        .set_vring_call(0, Some(full.as_fd()))
+        .expect("taken");
+    b.pairs[0].nic.rx.set_notifications(true);
+    for n in 0..20 {
+        a.send(&numbered(1, 2, n, 60)).expect("room");
+    }
+    talk(&mut a, &mut c, 50);
+    wait_for("all frames", || host.counts(2).to_guest.packets >= 30);
+}
+
+#[test]
+fn two_guests_in_the_same_memory_harm_only_each_other() {
+    // A hostile VMM hands the same file to two ports, whose rings are then one: others do not notice.
+    let host = Host::with_ports(1..=4);
+    let mut a = host.guest(1, config(false));
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(false));
+    let mut d = host.guest(4, config(true));
+    talk(&mut c, &mut d, 50);
+    let ram = a.ram().clone();
+    b.front()
+        .expect("a session")
+        .set_mem_table(&ram)
+        .expect("taken");
+    for n in 0..50 {
+        // Its used ring is of two minds.
+        let _ = a.send(&numbered(1, 2, n, 1000));
+    }
+    talk(&mut c, &mut d, 50);
+}
