@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit e2e miri clean
+.PHONY: help setup build demo test check unit e2e miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -34,6 +34,9 @@ miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with 
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
 
+fuzz: ## Fuzz the parsers, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600
+	@fuzz/run "$(TARGET)" "$(SECONDS)"
+
 clean: ## Remove everything that was built, the guest image included
 	cargo clean
-	rm -rf .cache
+	rm -rf .cache fuzz/target

@@ -1,0 +1,575 @@
+//! Writes the seeds: `cargo run --manifest-path fuzz/Cargo.toml --example seeds`. One small input for each thing
+//! that a fuzzer would take long to find by itself.
+
+use std::fs;
+use std::path::Path;
+
+use channel::records::{Answer, Upcall};
+use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::switching::{
+    FlowRecord, Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role,
+    SwitchFigures,
+};
+use policy::{Action, SegmentId};
+use port::PortId;
+use serde::Serialize;
+use wire::build::{PacketBuilder, TcpFields};
+use wire::{MacAddr, VlanTci};
+
+fn main() {
+    wire();
+    offload();
+    queues();
+    ring();
+    vhost_user();
+    channel();
+    config();
+}
+
+fn save(target: &str, name: &str, bytes: &[u8]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("seeds")
+        .join(target);
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join(name), bytes).expect("a seed");
+}
+
+fn builder() -> PacketBuilder {
+    PacketBuilder::new(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]))
+}
+
+/// Frames of every kind that the parser knows.
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let (v4, v6) = (
+        ([10, 0, 0, 1], [10, 0, 0, 2]),
+        ([0xfe80, 0, 0, 0, 0, 0, 0, 1], [0xfe80, 0, 0, 0, 0, 0, 0, 2]),
+    );
+    let ip4 = || builder().ipv4(v4.0, v4.1);
+    let ip6 = || builder().ipv6(v6.0, v6.1);
+    let tcp = || TcpFields {
+        flags: 0x99,
+        ..TcpFields::default()
+    };
+    vec![
+        ("tcp4", ip4().tcp(tcp()).payload(b"hello").build()),
+        ("tcp6", ip6().tcp(tcp()).payload(b"hello").build()),
+        ("udp4", ip4().udp(53, 4000).payload(b"hello").build()),
+        ("udp6", ip6().udp(53, 4000).payload(b"hello").build()),
+        (
+            "udp4-tagged",
+            ip4().vlan(VlanTci::new(10)).udp(53, 4000).build(),
+        ),
+        ("icmp4", ip4().echo_request(1, 2).build()),
+        (
+            "icmp6",
+            ip6().icmp(135, 0, [0; 4]).payload(&[0; 16]).build(),
+        ),
+        ("arp", builder().arp_request(v4.0, v4.1).build()),
+        ("rarp", builder().rarp_announce().build()),
+        (
+            "fragment-first4",
+            ip4().fragment(0, true).udp(1, 2).payload(&[1; 16]).build(),
+        ),
+        (
+            "fragment-later4",
+            ip4().fragment(9, false).udp(1, 2).build(),
+        ),
+        ("fragment6", ip6().fragment(0, true).udp(1, 2).build()),
+        (
+            "extensions6",
+            ip6()
+                .extension(0, &[0; 6])
+                .extension(43, &[0; 6])
+                .extension(60, &[0; 14])
+                .tcp(tcp())
+                .build(),
+        ),
+        ("padded", ip4().tcp(tcp()).pad_to(60).build()),
+        ("gre", ip4().protocol(47).payload(&[0; 8]).build()),
+    ]
+}
+
+fn wire() {
+    for (name, frame) in frames() {
+        let len = (frame.len() as u16).to_le_bytes();
+        save("wire_parse", name, &[&len[..], &frame].concat());
+        let kind = ["tcp4", "tcp6", "udp4", "udp6"]
+            .iter()
+            .position(|kind| name.starts_with(kind));
+        if let Some(kind) = kind {
+            let head = [
+                &3000u16.to_le_bytes()[..],
+                &1000u16.to_le_bytes(),
+                &[kind as u8],
+            ]
+            .concat();
+            save("wire_segment", name, &[&head, &frame[..]].concat());
+        }
+    }
+}
+
+fn offload() {
+    let types = [
+        ("tcp4", 1),
+        ("tcp6", 4),
+        ("udp4", 5),
+        ("udp6", 5),
+        ("icmp4", 0),
+    ];
+    for (name, frame) in frames() {
+        let Some((_, gso)) = types.iter().find(|(kind, _)| name.starts_with(kind)) else {
+            continue;
+        };
+        for (which, accepts) in [("all", 0x3f), ("checksum", 1), ("none", 0u8)] {
+            // Flags, type, header length, segment size, start, offset, buffers: offsets are filled in by bit 0.
+            let mut input = vec![1, *gso, 0, 0];
+            input.extend(1000u16.to_le_bytes());
+            input.extend([0; 6]);
+            input.extend([accepts, 3]);
+            input.extend(2500u16.to_le_bytes());
+            input.extend(700u16.to_le_bytes());
+            input.extend(&frame);
+            save("offload_deliver", &format!("{name}-{which}"), &input);
+        }
+    }
+}
+
+/// Steps of a queue, as `queue.rs` reads them.
+mod queue {
+    pub fn add(count: u8, len: u16, indirect: bool) -> Vec<u8> {
+        let [a, b] = len.to_le_bytes();
+        vec![0, count, a, b, indirect.into()]
+    }
+    pub const TAKE: [u8; 1] = [2];
+    pub const DRAIN: [u8; 1] = [4];
+    pub const PUT: [u8; 2] = [5, 0];
+    pub const PUT_LATER: [u8; 2] = [5, 1];
+    pub const UNTAKE: [u8; 2] = [7, 0];
+    pub const PUBLISH: [u8; 1] = [8];
+    pub const KICKS: [u8; 2] = [9, 1];
+    pub const RESTART: [u8; 2] = [10, 0];
+    pub const FRESH: [u8; 2] = [10, 1];
+    pub const MEMORY: [u8; 2] = [11, 0];
+    pub const LESS_MEMORY: [u8; 2] = [11, 8];
+    pub const REAP: [u8; 1] = [12];
+    /// A descriptor of 64 bytes of data.
+    pub fn desc(table: bool, at: u8, flags: u16, link: u8) -> Vec<u8> {
+        let [a, b] = flags.to_le_bytes();
+        vec![13, table.into(), at, 0, 0, 0, 1, 64, 0, a, b, link]
+    }
+    pub fn table(count: u16, len: u16, flags: u16) -> Vec<u8> {
+        let words = [count.to_le_bytes(), len.to_le_bytes(), flags.to_le_bytes()].concat();
+        vec![
+            15, words[0], words[1], 0, 0, 0, 1, words[2], words[3], words[4], words[5],
+        ]
+    }
+    pub fn word(at: u8, value: u8) -> Vec<u8> {
+        vec![16, at, value]
+    }
+    pub fn inflight(at: u8, value: u8) -> Vec<u8> {
+        vec![17, at, value]
+    }
+}
+
+fn queues() {
+    use queue::*;
+    let turn = [
+        &add(2, 100, false)[..],
+        &add(1, 60, true),
+        &TAKE,
+        &TAKE,
+        &PUT_LATER,
+        &PUT,
+        &PUBLISH,
+        &REAP,
+        &KICKS,
+    ]
+    .concat();
+    let again = [
+        &add(1, 60, false)[..],
+        &DRAIN,
+        &UNTAKE,
+        &TAKE,
+        &RESTART,
+        &TAKE,
+        &PUT,
+        &PUBLISH,
+        &REAP,
+    ]
+    .concat();
+    for (target, size) in [("queue_split", 3), ("queue_packed", 7)] {
+        for (options, name) in [
+            (0, "plain"),
+            (1, "event-index"),
+            (4, "writable"),
+            (12, "logged"),
+            (16, "tracked"),
+            (23, "all"),
+        ] {
+            let steps = [&turn[..], &turn, &again, &MEMORY, &turn, &FRESH, &again].concat();
+            save(target, name, &[&[size, options], &steps[..]].concat());
+        }
+        let hostile = [
+            (
+                "loop",
+                [
+                    &desc(false, 0, 0x81, 1)[..],
+                    &desc(false, 1, 0x81, 0),
+                    &word(1, 1),
+                    &TAKE,
+                ]
+                .concat(),
+            ),
+            (
+                "indirect",
+                [
+                    &desc(false, 0, 0x84, 0)[..],
+                    &table(1200, 64, 1),
+                    &word(1, 1),
+                    &TAKE,
+                ]
+                .concat(),
+            ),
+            (
+                "index-jump",
+                [&add(1, 60, false)[..], &word(1, 20), &TAKE].concat(),
+            ),
+            (
+                "used-index",
+                [
+                    &add(1, 60, false)[..],
+                    &TAKE,
+                    &word(0x81, 5),
+                    &RESTART,
+                    &TAKE,
+                ]
+                .concat(),
+            ),
+            (
+                "memory-gone",
+                [&add(4, 2000, false)[..], &LESS_MEMORY, &TAKE].concat(),
+            ),
+            (
+                "nested-table",
+                [
+                    &desc(false, 0, 0x84, 0)[..],
+                    &desc(true, 0, 4, 0),
+                    &word(1, 1),
+                    &TAKE,
+                ]
+                .concat(),
+            ),
+        ];
+        for (name, steps) in hostile {
+            save(target, name, &[&[size, 0], &steps[..]].concat());
+        }
+        let spoilt = [
+            &turn[..],
+            &add(3, 60, false),
+            &DRAIN,
+            &inflight(8, 1),
+            &inflight(9, 7),
+            &RESTART,
+            &DRAIN,
+        ]
+        .concat();
+        save(target, "inflight", &[&[size, 16], &spoilt[..]].concat());
+    }
+}
+
+fn ring() {
+    let honest = [
+        0u8, 10, 0, 200, 0, 0, 3, 9, 1, 4, 2, 5, 0, 20, 6, 0, 30, 3, 2,
+    ];
+    let header = |at: u8, kind: u8| [7, at, kind];
+    save(
+        "ring_record",
+        "honest",
+        &[&[1], &honest[..], &honest].concat(),
+    );
+    save(
+        "ring_record",
+        "head-jumps",
+        &[&[0, 0, 8][..], &header(16, 6), &[2, 5, 2]].concat(),
+    );
+    save(
+        "ring_record",
+        "tail-jumps",
+        &[&[0, 0, 8][..], &header(32, 9), &[0, 9, 6, 2]].concat(),
+    );
+    save(
+        "ring_record",
+        "capacity",
+        &[&[2, 0, 8][..], &header(2, 6), &[5, 6, 0, 70, 2]].concat(),
+    );
+    save(
+        "ring_record",
+        "length",
+        &[&[0, 0, 8, 8, 0, 0, 1][..], &[1, 1, 2]].concat(),
+    );
+}
+
+/// Messages as `vhost_user.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 + n is page n, 0xc0 is
+/// the size of the memory file.
+fn vhost_user() {
+    let message = |code: u8, how: u8, fields: &[u8]| [&[0, code - 1, how], fields].concat();
+    let hello = [
+        message(1, 0, &[]),
+        message(15, 0, &[]),
+        message(16, 0, &[0]),
+        message(3, 1, &[]),
+        message(17, 0, &[]),
+        message(36, 0, &[]),
+    ]
+    .concat();
+    let features = |which| message(2, 1, &[which]);
+    let memory = message(5, 1, &[1, 0x40, 0xc0, 0x40, 0x00, 0]);
+    let queue = |index: u8| {
+        [
+            message(13, 0, &[index]),
+            message(8, 1, &[index, 16]),
+            message(10, 1, &[index, 0]),
+            message(9, 1, &[index, 0, 0x41 + index, 0, 32, 16, 0]),
+            message(12, 0, &[index]),
+            message(18, 1, &[index, 1]),
+        ]
+        .concat()
+    };
+    let guest = [0xcc, 0x06, 0x18, 0, 0, 1, 0, 0xe0, 0xf8, 1, 0xdc, 5];
+    let stop = [message(11, 0, &[0]), message(11, 0, &[1])].concat();
+    let all = |middle: &[u8]| {
+        [
+            &hello,
+            &features(0),
+            &memory,
+            middle,
+            &queue(0),
+            &queue(1),
+            &guest,
+            &stop,
+        ]
+        .concat()
+    };
+    let log = [features(3), message(6, 0x30, &[0x41, 0x00])].concat();
+    let inflight = [
+        message(31, 0, &[0, 0, 4, 16]),
+        message(32, 0x30, &[0x42, 0x00, 4, 16]),
+    ]
+    .concat();
+    let slots = [
+        message(37, 1, &[0x70, 0x41, 0x70, 0x00, 5]),
+        message(38, 1, &[0x70, 0x41, 0x70, 0x00]),
+    ]
+    .concat();
+    let rest = [
+        message(19, 1, &[7]),
+        message(20, 1, &[0x8a]),
+        message(21, 0x70, &[]),
+        message(24, 0, &[12, 0]),
+        message(39, 1, &[15]),
+        message(40, 0, &[]),
+        message(34, 1, &[]),
+    ]
+    .concat();
+    for (how, socket) in [("direct", 0), ("socket", 1)] {
+        let parts: [(&str, &[u8]); 6] = [
+            ("plain", &[]),
+            ("log", &log),
+            ("inflight", &inflight),
+            ("slots", &slots),
+            ("rest", &rest),
+            ("packed", &features(4)),
+        ];
+        for (name, middle) in parts {
+            save(
+                "vhost_user_session",
+                &format!("{how}-{name}"),
+                &[&[socket], &all(middle)[..]].concat(),
+            );
+        }
+        let twice = [all(&[]), memory.clone(), queue(0), vec![0xfc], all(&rest)].concat();
+        save(
+            "vhost_user_session",
+            &format!("{how}-twice"),
+            &[&[socket], &twice[..]].concat(),
+        );
+    }
+    save(
+        "vhost_user_session",
+        "bytes",
+        &[1, 0xc8, 12, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 2, 0, 3],
+    );
+}
+
+fn message(which: u8, name: &str, value: &impl Serialize) {
+    let bytes = postcard::to_allocvec(value).expect("our own message");
+    save("channel_messages", name, &[&[which], &bytes[..]].concat());
+}
+
+fn channel() {
+    let config = PortConfig {
+        id: PortId(3),
+        name: "vm1".into(),
+        socket: "vm1.sock".into(),
+        role: Role::Server,
+        queues: 2,
+        mtu: Some(1500),
+        mac: Some([2, 0, 0, 0, 0, 1]),
+    };
+    let orders = [
+        Order::Adopt,
+        Order::AddPort(config.clone()),
+        Order::RemovePort(PortId(3)),
+        Order::DumpFlows,
+    ];
+    for (at, order) in orders.into_iter().enumerate() {
+        message(0, &format!("order-{at}"), &Request { number: 7, order });
+    }
+    // A program of one segment: epoch, segments, ports.
+    save(
+        "channel_messages",
+        "order-program",
+        &[0, 7, 1, 5, 1, 2, 1, 0, 2, 1, 10, 2, 1, 0, 0],
+    );
+    let (key, mask) = ([1, 2, 3, 4, 5, 6, 7, 8], [u64::MAX; 8]);
+    let action = Action::Unicast {
+        port: PortId(2),
+        tag: Some(10),
+    };
+    let segment = Some(SegmentId(1));
+    let flow = FlowRecord {
+        key,
+        mask,
+        action,
+        segment,
+        packets: 9,
+        idle_ms: 5,
+    };
+    let queues = vec![QueueState {
+        index: 1,
+        size: 256,
+        enabled: true,
+        fault: Some("loop".into()),
+    }];
+    let state = PortState {
+        config: config.clone(),
+        phase: PortPhase::Up,
+        reason: None,
+        features: 1 << 32,
+        protocol_features: 1,
+        memory: 4096,
+        queues,
+        connections: 1,
+    };
+    message(
+        1,
+        "adopted",
+        &Report::Adopted {
+            epoch: 4,
+            ports: vec![config],
+        },
+    );
+    message(1, "flows", &Report::Flows(vec![flow]));
+    message(
+        1,
+        "states",
+        &Report::PortStates(vec![state], SwitchFigures::default()),
+    );
+    message(
+        1,
+        "done",
+        &Report::Done {
+            number: 7,
+            error: Some("no".into()),
+        },
+    );
+    message(
+        1,
+        "phase",
+        &Report::Phase {
+            port: PortId(1),
+            phase: PortPhase::Faulted,
+            reason: Some("loop".into()),
+        },
+    );
+    message(
+        2,
+        "upcall",
+        &Upcall {
+            id: 1,
+            key,
+            frame_len: 60,
+            headers: vec![7; 20],
+        },
+    );
+    message(
+        3,
+        "install",
+        &Answer::Install {
+            upcall: Some(1),
+            key,
+            mask,
+            action,
+            segment,
+        },
+    );
+    message(
+        3,
+        "once",
+        &Answer::Once {
+            upcall: 1,
+            action: Action::Flood {
+                segment: SegmentId(1),
+            },
+        },
+    );
+    message(3, "remove", &Answer::Remove { key, mask });
+    message(
+        4,
+        "ask",
+        &Ask::Dial {
+            port: PortId(1),
+            path: "vm1.sock".into(),
+        },
+    );
+    message(
+        5,
+        "tell",
+        &Tell::Listening {
+            path: "vm1.sock".into(),
+            error: Some("no".into()),
+        },
+    );
+    let process = ProcessInfo {
+        name: "switch".into(),
+        pid: 7,
+        restarts: 1,
+        uptime_ms: 2,
+    };
+    message(5, "processes", &Tell::Processes(vec![process]));
+}
+
+fn config() {
+    let example = include_str!("../../crates/lasthop/src/cli/example.toml");
+    let port = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n";
+    save("config_toml", "example", example.as_bytes());
+    save("config_toml", "empty", b"\n");
+    save("config_toml", "one-port", port.as_bytes());
+    save("config_toml", "same-name", [port, port].concat().as_bytes());
+    save(
+        "config_toml",
+        "wrong-type",
+        [port, "queues = \"two\"\n"].concat().as_bytes(),
+    );
+    save(
+        "config_toml",
+        "unknown-key",
+        [port, "colour = 1\n"].concat().as_bytes(),
+    );
+    save("config_toml", "syntax", b"[switch\nname = ");
+    save(
+        "config_toml",
+        "trunk",
+        [port, "trunk = [\"red\", \"blue\"]\n"].concat().as_bytes(),
+    );
+}

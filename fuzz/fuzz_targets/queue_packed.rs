@@ -1,0 +1,5 @@
+//! Packed virtqueues: see `src/queue.rs`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| lasthop_fuzz::queue_packed(data));

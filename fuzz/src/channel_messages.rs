@@ -1,0 +1,50 @@
+//! What our processes say to one another, as bytes that anybody may have written: decoding ends, and what was
+//! understood is said again in a way that is understood the same.
+
+use channel::records::{self, Answer, Upcall};
+use channel::supervision::{Ask, Tell};
+use channel::switching::{Report, Request};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// One byte chooses the message's type.
+pub fn run(data: &[u8]) {
+    let Some((which, bytes)) = data.split_first() else {
+        return;
+    };
+    match which % 6 {
+        0 => drop(again::<Request>(bytes)),
+        1 => drop(again::<Report>(bytes)),
+        2 => {
+            let Some(upcall) = again::<Upcall>(bytes) else {
+                return;
+            };
+            assert_eq!(upcall.flow_key().words(), &upcall.key);
+        }
+        3 => {
+            if let Some(Answer::Install { key, mask, .. }) = again::<Answer>(bytes) {
+                let (flow, mask) = (
+                    records::key_from_words(&key),
+                    records::mask_from_words(&mask),
+                );
+                let masked = flow.masked(&mask);
+                assert_eq!(masked.masked(&mask), masked);
+            }
+        }
+        4 => drop(again::<Ask>(bytes)),
+        _ => drop(again::<Tell>(bytes)),
+    }
+}
+
+/// Decodes, encodes and decodes again.
+fn again<T: Serialize + DeserializeOwned + PartialEq>(bytes: &[u8]) -> Option<T> {
+    let first: T = postcard::from_bytes(bytes).ok()?;
+    let encoded = postcard::to_allocvec(&first).expect("what was decoded can be encoded");
+    assert!(
+        encoded.len() <= bytes.len(),
+        "nothing is made of bytes that are not there"
+    );
+    let second: T = postcard::from_bytes(&encoded).expect("our own bytes");
+    assert!(first == second, "another meaning");
+    Some(first)
+}

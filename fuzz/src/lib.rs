@@ -1,0 +1,52 @@
+//! What the fuzz targets do with their bytes. The files in `fuzz_targets/` only call these functions, so that
+//! the seeds can be replayed by an ordinary test as well.
+//!
+//! Every function panics when a promise is broken. Beyond "no panic, no endless loop", each module says in its
+//! first lines what else it holds against the code.
+
+mod channel_messages;
+mod config_toml;
+mod guest;
+mod offload_deliver;
+mod queue;
+mod ring_record;
+mod vhost_user;
+mod wire_parse;
+mod wire_segment;
+
+#[cfg(test)]
+mod tests;
+
+pub use channel_messages::run as channel_messages;
+pub use config_toml::run as config_toml;
+pub use offload_deliver::run as offload_deliver;
+pub use ring_record::run as ring_record;
+pub use vhost_user::run as vhost_user_session;
+pub use wire_parse::run as wire_parse;
+pub use wire_segment::run as wire_segment;
+
+/// A split queue and a driver that writes anything anywhere.
+pub fn queue_split(data: &[u8]) {
+    queue::run(data, false);
+}
+
+/// A packed queue and a driver that writes anything anywhere.
+pub fn queue_packed(data: &[u8]) {
+    queue::run(data, true);
+}
+
+/// A target by name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 9] = [
+    ("channel_messages", channel_messages),
+    ("config_toml", config_toml),
+    ("offload_deliver", offload_deliver),
+    ("queue_packed", queue_packed),
+    ("queue_split", queue_split),
+    ("ring_record", ring_record),
+    ("vhost_user_session", vhost_user_session),
+    ("wire_parse", wire_parse),
+    ("wire_segment", wire_segment),
+];

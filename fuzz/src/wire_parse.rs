@@ -1,0 +1,196 @@
+//! The header parser: offsets lie within what was given, nothing is made of bytes that are not there, and the
+//! flow key says what was parsed.
+
+use wire::flow::{FlowKey, FlowMask};
+use wire::packet::{Fragment, L3, Parsed};
+use wire::vlan::{HeaderBuf, VlanTci};
+use wire::{EtherType, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+
+/// Two bytes of frame length, then the frame's first bytes.
+pub fn run(data: &[u8]) {
+    let Some((len, headers)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let frame_len = usize::from(u16::from_le_bytes(*len));
+    let parsed = Parsed::parse(headers, frame_len);
+    check(&parsed, headers.len().min(frame_len), frame_len);
+    check_key(&parsed);
+    if usize::from(parsed.header_len) <= headers.len() {
+        check_cut(&parsed, headers, frame_len);
+    }
+    views(headers);
+    tags(headers);
+}
+
+/// Offsets and lengths within the frame, and within each other.
+pub(crate) fn check(p: &Parsed, given: usize, frame_len: usize) {
+    assert!(usize::from(p.header_len) <= given);
+    if !p.has_ethernet() {
+        assert_eq!(p.l3, L3::Malformed);
+        assert_eq!(
+            *p,
+            Parsed {
+                l3: L3::Malformed,
+                ..Parsed::default()
+            }
+        );
+        return;
+    }
+    assert!(p.l3_offset == 14 || p.l3_offset == 18);
+    assert_eq!(p.l3_offset == 18, p.vlan.is_some());
+    assert!(p.l3_end as usize <= frame_len && p.l3_end >= u32::from(p.l3_offset));
+    let ip = matches!(p.l3, L3::V4 { .. } | L3::V6 { .. });
+    match p.l4_offset {
+        Some(at) => {
+            assert!(ip && p.fragment != Fragment::Later);
+            assert!(at > p.l3_offset && at <= p.header_len);
+            assert!(u32::from(p.header_len) <= p.l3_end);
+            assert_eq!(p.l4_len(), Some(p.l3_end - u32::from(at)));
+        }
+        None => {
+            assert_eq!((p.src_port, p.dst_port, p.l4_flags), (0, 0, 0));
+            assert_eq!((p.l4_len(), p.checksum_offset()), (None, None));
+        }
+    }
+    if let Some(at) = p.checksum_offset() {
+        assert!(at + 2 <= p.header_len && Some(at) > p.l4_offset);
+    }
+    assert_eq!(
+        p.l4_unknown(),
+        ip && p.l4_offset.is_none() && p.fragment != Fragment::Later
+    );
+    if !ip {
+        assert!(p.pseudo_header(7).is_none());
+    }
+}
+
+fn check_key(p: &Parsed) {
+    let key = FlowKey::new(0x1234_5678, p);
+    assert_eq!(key.in_port(), 0x1234_5678);
+    assert_eq!((key.dmac(), key.smac()), (p.dst, p.src));
+    assert_eq!(key.ethertype(), p.ethertype);
+    assert_eq!(key.vlan(), p.vlan.map(|tag| tag.vid));
+    assert_eq!(
+        (key.l4_src(), key.l4_dst(), key.l4_flags()),
+        (p.src_port, p.dst_port, p.l4_flags)
+    );
+    let copy = FlowKey::from_bytes(&key.to_bytes());
+    assert_eq!(copy, key);
+    assert_eq!(copy.hash(9), key.hash(9));
+    assert_eq!(key.masked(&FlowMask::EXACT), key);
+    assert_eq!(key.masked(&FlowMask::NONE), FlowKey::default());
+    let text = format!("{key:?}");
+    assert!(text.len() < 1000);
+    // A longer copy of the same frame must not change what its own headers say.
+    let (src, dst) = (key.src_ip(), key.dst_ip());
+    if p.l3 == L3::Other {
+        assert_eq!((src, dst), (0, 0));
+    }
+}
+
+/// The headers alone say the same as the headers with what follows them: segmentation relies on it.
+fn check_cut(p: &Parsed, headers: &[u8], frame_len: usize) {
+    let transport = p.l4_offset.is_some() && [tcp::PROTOCOL, udp::PROTOCOL].contains(&p.l4_proto);
+    if transport && headers.len() <= SNAPSHOT {
+        let cut = &headers[..usize::from(p.header_len)];
+        assert_eq!(Parsed::parse(cut, frame_len), *p);
+    }
+}
+
+/// Every view of every suffix that a header might start at.
+fn views(bytes: &[u8]) {
+    for at in (0..bytes.len().min(96)).step_by(2) {
+        let bytes = &bytes[at..];
+        if let Ok(v) = ethernet::EthernetView::new_checked(bytes) {
+            assert_eq!(v.payload().len() + v.header_len(), bytes.len());
+            let _ = (v.dst(), v.src(), v.vlan(), v.ethertype());
+        }
+        if let Ok(v) = ipv4::Ipv4View::new_checked(bytes) {
+            assert!(
+                (20..=60).contains(&v.header_len()) && usize::from(v.total_len()) >= v.header_len()
+            );
+            assert!(v.payload().len() <= usize::from(v.total_len()) - v.header_len());
+            let _ = (v.tos(), v.id(), v.dont_fragment(), v.more_fragments());
+            let _ = (
+                v.fragment_offset(),
+                v.ttl(),
+                v.protocol(),
+                v.checksum(),
+                v.src(),
+                v.dst(),
+            );
+        }
+        if let Ok(v) = ipv6::Ipv6View::new_checked(bytes) {
+            assert!(v.payload().len() <= usize::from(v.payload_len()));
+            if let Ok(walk) = v.extensions() {
+                assert!(walk.len <= bytes.len() && walk.len >= ipv6::HEADER_LEN);
+                assert!(walk.len - ipv6::HEADER_LEN <= usize::from(v.payload_len()));
+            }
+            let _ = (
+                v.traffic_class(),
+                v.flow_label(),
+                v.next_header(),
+                v.hop_limit(),
+                v.src(),
+                v.dst(),
+            );
+        }
+        if let Ok(v) = tcp::TcpView::new_checked(bytes) {
+            assert!(v.header_len() >= 20 && v.header_len() + v.payload().len() == bytes.len());
+            let _ = (
+                v.src_port(),
+                v.dst_port(),
+                v.seq(),
+                v.ack(),
+                v.flags(),
+                v.checksum(),
+            );
+        }
+        if let Ok(v) = udp::UdpView::new_checked(bytes) {
+            assert_eq!(v.payload().len() + udp::HEADER_LEN, bytes.len());
+            let _ = (v.src_port(), v.dst_port(), v.length(), v.checksum());
+        }
+        if let Ok(v) = icmp::IcmpView::new_checked(bytes) {
+            let _ = (v.kind(), v.code(), v.checksum(), v.payload());
+        }
+        if let Ok(v) = arp::ArpView::new_checked(bytes) {
+            let _ = (
+                v.operation(),
+                v.sender_mac(),
+                v.sender_ip(),
+                v.target_mac(),
+                v.target_ip(),
+            );
+        }
+    }
+}
+
+/// A tag that is put on and taken off leaves the frame as it was, and one that is on is what is parsed.
+fn tags(headers: &[u8]) {
+    let headers = &headers[..headers.len().min(SNAPSHOT)];
+    let mut buf = HeaderBuf::default();
+    buf.fill(headers.len()).copy_from_slice(headers);
+    let tag = VlanTci {
+        pcp: 5,
+        dei: true,
+        vid: 77,
+    };
+    if buf.push_vlan(tag) {
+        let parsed = Parsed::parse(buf.as_slice(), buf.len());
+        assert_eq!((parsed.vlan, parsed.l3_offset), (Some(tag), 18));
+        assert_eq!(buf.set_vlan(tag.with_vid(3)), Some(tag));
+        assert_eq!(buf.pop_vlan(), Some(tag.with_vid(3)));
+    } else {
+        assert!(headers.len() < ethernet::HEADER_LEN);
+    }
+    assert_eq!(buf.as_slice(), headers);
+    let inner = Parsed::parse(headers, headers.len());
+    if inner.has_ethernet() {
+        assert_eq!(buf.vlan(), inner.vlan);
+        assert_eq!(buf.pop_vlan(), inner.vlan);
+        let popped = Parsed::parse(buf.as_slice(), buf.len());
+        if inner.vlan.is_some() && inner.ethertype != EtherType::VLAN {
+            assert_eq!(popped.ethertype, inner.ethertype);
+        }
+    }
+}
