@@ -25,7 +25,7 @@ unit: ## Unit and property tests: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e
 
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
-	cargo test --package lasthop-e2e
+	LASTHOP_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" cargo test --package lasthop-e2e
 
 miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
