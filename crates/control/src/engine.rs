@@ -30,7 +30,7 @@ use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{FlowRecord, Order, PortConfig, Report};
+use channel::switching::{FlowRecord, Order, PortConfig, PortPhase, Report};
 use policy::{Action, Program, decide};
 use port::PortId;
 use port::counters::Counters;
@@ -340,8 +340,12 @@ impl Engine {
                     phase,
                     reason,
                 } => {
-                    let reason = reason.unwrap_or_default();
-                    tracing::info!(port = self.port_name(port), ?phase, reason);
+                    // The switch itself logs who connects, leaves, or breaks a rule.
+                    let port = self.port_name(port);
+                    match phase {
+                        PortPhase::Up => tracing::info!(port, "up"),
+                        _ => tracing::debug!(port, ?phase, reason),
+                    }
                 }
                 Report::Adopted { .. } | Report::PortStates(..) => {}
             }

@@ -17,6 +17,7 @@ mod sockets;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -134,12 +135,18 @@ struct Lock {
 impl Lock {
     fn take(dir: &Path) -> io::Result<Self> {
         let path = dir.join("lasthop.lock");
-        let file = File::create(&path)?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let text = format!("another Lasthop runs in {}", dir.display());
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        loop {
+            let file = File::create(&path)?;
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                let text = format!("another Lasthop runs in {}", dir.display());
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            // Who had it before may have removed the file after we opened it: then others make a new one.
+            let ours = file.metadata()?.ino();
+            if path.symlink_metadata().is_ok_and(|now| now.ino() == ours) {
+                return Ok(Self { path, _file: file });
+            }
         }
-        Ok(Self { path, _file: file })
     }
 }
 
@@ -333,9 +340,13 @@ impl Supervisor {
 
     /// Ends both and waits for them.
     fn stop(&mut self) {
+        for child in [&self.control, &self.switch] {
+            // One that is gone need not be told.
+            let _ = child.tell(&Tell::Stop, &[]);
+        }
         let deadline = Instant::now() + STOP_PATIENCE;
         for child in [&mut self.control, &mut self.switch] {
-            child.stop(deadline);
+            child.wait(deadline);
         }
     }
 }

@@ -113,12 +113,17 @@ impl Child {
         }
     }
 
-    /// The next thing that it asks, if there is one. What makes no sense ends it.
+    /// The next thing that it asks, if there is one. What makes no sense ends it, and so does a closed link:
+    /// there is nothing that a process could do without us.
     pub(super) fn hear(&mut self) -> Option<(Ask, Vec<OwnedFd>)> {
         let alive = self.alive.as_mut()?;
         match alive.link.recv() {
             Ok(Received::Message(ask, fds)) => Some((ask, fds)),
-            Ok(Received::Nothing | Received::Closed) => None,
+            Ok(Received::Nothing) => None,
+            Ok(Received::Closed) => {
+                self.kill();
+                None
+            }
             Err(error) => {
                 tracing::error!("{} makes no sense: {error}", self.kind);
                 self.kill();
@@ -157,6 +162,7 @@ impl Child {
                 self.restart_at = None;
                 self.alive = Some(alive);
                 self.restarts += 1;
+                tracing::info!("{} was started again", self.kind);
                 true
             }
             Err(error) => {
@@ -182,9 +188,8 @@ impl Child {
         }
     }
 
-    /// Tells it to end, and ends it at the deadline.
-    pub(super) fn stop(&mut self, deadline: Instant) {
-        let _ = self.tell(&Tell::Stop, &[]);
+    /// Waits for its end, and ends it at the deadline.
+    pub(super) fn wait(&mut self, deadline: Instant) {
         let Some(alive) = &mut self.alive else {
             return;
         };
