@@ -4,7 +4,6 @@
 //! tables in turn. Memory is fixed: a full set loses its least recently used entry, and first one of the
 //! same ingress port, so that a guest which sprays addresses displaces its own flows.
 
-use channel::records::{key_from_words, mask_from_words};
 use channel::switching::FlowRecord;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, FlowMask};
@@ -237,18 +236,5 @@ impl FlowTable {
             idle_ms: now.saturating_sub(e.used),
         });
         (records.collect(), Some(at - first + end))
-    }
-
-    /// [`FlowTable::install`] from the words of a record.
-    pub fn install_words(
-        &mut self,
-        key: &[u64; 8],
-        mask: &[u64; 8],
-        action: Action,
-        segment: Option<SegmentId>,
-        now: u64,
-    ) -> bool {
-        let (key, mask) = (key_from_words(key), mask_from_words(mask));
-        self.install(&key, &mask, action, segment, now)
     }
 }

@@ -4,10 +4,10 @@
 //! and waits here until control answers. Frames of the same key wait together behind one upcall. Room is
 //! bounded for each port: one guest's new flows cannot displace another's.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use port::{Offload, PortId};
-use wire::flow::FlowKey;
+use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::HeaderBuf;
 
 /// Frames of one port that may wait at a time.
@@ -35,6 +35,8 @@ pub struct Waiting {
     pub key: FlowKey,
     /// In order of arrival.
     pub frames: Vec<ParkedFrame>,
+    /// Of each frame, counted over all keys.
+    arrivals: Vec<u64>,
     since: u64,
 }
 
@@ -44,12 +46,25 @@ impl Waiting {
     pub fn port(&self) -> PortId {
         PortId(self.key.in_port())
     }
+
+    fn into_arrivals(self) -> impl Iterator<Item = (u64, (FlowKey, ParkedFrame))> {
+        let key = self.key;
+        let frames = self.frames.into_iter().map(move |frame| (key, frame));
+        self.arrivals.into_iter().zip(frames)
+    }
+
+    /// The frames with their key.
+    pub fn into_frames(self) -> impl Iterator<Item = (FlowKey, ParkedFrame)> {
+        self.into_arrivals().map(|(_, frame)| frame)
+    }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Share {
     frames: usize,
     bytes: usize,
+    /// Open questions about this port's frames.
+    open: BTreeSet<u64>,
 }
 
 /// What became of a frame that was brought here.
@@ -70,6 +85,7 @@ pub struct Parking {
     by_key: HashMap<FlowKey, u64>,
     shares: HashMap<PortId, Share>,
     next_id: u64,
+    arrivals: u64,
 }
 
 impl Parking {
@@ -99,19 +115,23 @@ impl Parking {
         }
         share.frames += 1;
         share.bytes += bytes;
+        self.arrivals += 1;
         if let Some(id) = self.by_key.get(key)
             && let Some(waiting) = self.waiting.get_mut(id)
         {
             waiting.frames.push(make());
+            waiting.arrivals.push(self.arrivals);
             return Parked::Behind;
         }
         self.next_id += 1;
+        share.open.insert(self.next_id);
         self.by_key.insert(*key, self.next_id);
         self.waiting.insert(
             self.next_id,
             Waiting {
                 key: *key,
                 frames: vec![make()],
+                arrivals: vec![self.arrivals],
                 since: now,
             },
         );
@@ -125,11 +145,41 @@ impl Parking {
         if let Some(share) = self.shares.get_mut(&waiting.port()) {
             share.frames -= waiting.frames.len();
             share.bytes -= waiting.frames.iter().map(ParkedFrame::bytes).sum::<usize>();
+            share.open.remove(&id);
             if share.frames == 0 {
                 self.shares.remove(&waiting.port());
             }
         }
         Some(waiting)
+    }
+
+    /// Gives out the frames behind `upcall` and all others that a flow of this key and mask covers, in order
+    /// of arrival and with their exact keys: later frames will find the flow, and must not overtake them.
+    pub fn release_covered(
+        &mut self,
+        upcall: Option<u64>,
+        key: &FlowKey,
+        mask: &FlowMask,
+    ) -> Vec<(FlowKey, ParkedFrame)> {
+        let key = key.masked(mask);
+        // Flows of one port are covered by keys of that port only, as a rule; the bound is its share.
+        let open = self.shares.get(&PortId(key.in_port())).map(|s| &s.open);
+        let covered = |id: &u64| {
+            self.waiting
+                .get(id)
+                .is_some_and(|w| w.key.masked(mask) == key)
+        };
+        let mut ids: Vec<u64> = open
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(covered)
+            .collect();
+        ids.extend(upcall.filter(|id| !ids.contains(id)));
+        let released = ids.into_iter().filter_map(|id| self.release(id));
+        let mut frames: Vec<_> = released.flat_map(Waiting::into_arrivals).collect();
+        frames.sort_unstable_by_key(|(arrival, _)| *arrival);
+        frames.into_iter().map(|(_, frame)| frame).collect()
     }
 
     /// Gives out everything that has waited too long.

@@ -23,7 +23,7 @@ use wire::vlan::HeaderBuf;
 use crate::fabric::{Fabric, InHand, spread};
 use crate::flow_table::FlowTable;
 use crate::offload;
-use crate::parking::{Parked, ParkedFrame, Parking, Waiting};
+use crate::parking::{Parked, ParkedFrame, Parking};
 
 /// Flows that the cache holds for each mask.
 pub const FLOWS: usize = 65_536;
@@ -257,14 +257,14 @@ impl<P: Port> Switch<P> {
                 action,
                 segment,
             } => {
-                self.flows.install_words(&key, &mask, action, segment, now);
-                if let Some(waiting) = upcall.and_then(|id| self.parking.release(id)) {
-                    self.execute_parked(action, waiting);
-                }
+                let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
+                self.flows.install(&key, &mask, action, segment, now);
+                let frames = self.parking.release_covered(upcall, &key, &mask);
+                self.execute_parked(action, frames);
             }
             Answer::Once { upcall, action } => {
                 if let Some(waiting) = self.parking.release(upcall) {
-                    self.execute_parked(action, waiting);
+                    self.execute_parked(action, waiting.into_frames());
                 }
             }
             Answer::Remove { key, mask } => {
@@ -274,9 +274,12 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    fn execute_parked(&mut self, action: Action, waiting: Waiting) {
-        let (from, hash) = (waiting.port(), spread(&waiting.key));
-        for mut frame in waiting.frames {
+    fn execute_parked(
+        &mut self,
+        action: Action,
+        frames: impl IntoIterator<Item = (FlowKey, ParkedFrame)>,
+    ) {
+        for (key, mut frame) in frames {
             let segments = [memory::Segment {
                 ptr: frame.payload.as_mut_ptr(),
                 len: frame.payload.len() as u32,
@@ -292,8 +295,8 @@ impl<P: Port> Switch<P> {
                     headers: &mut frame.headers,
                     payload,
                     offload: frame.offload,
-                    from,
-                    hash,
+                    from: PortId(key.in_port()),
+                    hash: spread(&key),
                 },
             );
         }

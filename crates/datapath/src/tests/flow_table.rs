@@ -264,10 +264,10 @@ fn masks_are_bounded() {
 }
 
 #[test]
-fn words_are_the_same_flow() {
+fn records_show_the_masked_key() {
     let mut table = FlowTable::new(8, 1);
     let (mask, k) = (masks()[1], key(3, 2, 1));
-    assert!(table.install_words(k.words(), mask.words(), to(9), None, 0));
+    assert!(table.install(&k, &mask, to(9), None, 0));
     assert_eq!(table.lookup(&k, 0), Some(to(9)));
     let record = &dump(&table, 0)[0];
     assert_eq!(record.key, *k.masked(&mask).words());

@@ -71,6 +71,33 @@ fn a_miss_is_asked_and_delivered_in_order_and_then_hits() {
 }
 
 #[test]
+fn frames_of_one_pair_of_guests_stay_in_order_whatever_their_ports() {
+    // Exact keys differ, so that each is a question of its own; the decision covers all of them.
+    let mut bench = known();
+    let flow = |n: u16| Flow::v4(1, 2).ports(n % 3, 80);
+    let numbered = |n: u16| udp(&flow(n), &[n as u8; 58]);
+    bench.step(&[From(1, 7, 700), Misses(7), Upcalls(3)], |b| {
+        (0..7).for_each(|n| b.send(1, &numbered(n)));
+    });
+    let mut later = bench.ring.upcalls.split_off(1);
+    // The first answer comes, and another frame after it; then the other answers.
+    bench.step(&[To(2, 7, 700)], |b| assert_eq!(b.decide(), 1));
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &numbered(7))
+    });
+    bench.ring.upcalls.append(&mut later);
+    bench.step(&[], |b| assert_eq!(b.decide(), 2));
+    let wanted: Vec<_> = (0..8).map(numbered).collect();
+    assert_eq!(bench.port(2).frames(), wanted);
+    // Other senders and other destinations still wait for their own.
+    bench.send(1, &frame(1, 3, 0));
+    bench.send(3, &frame(3, 2, 0));
+    bench.ring.upcalls.truncate(1);
+    bench.step(&[To(3, 1, 100)], |b| assert_eq!(b.decide(), 1));
+    assert_eq!(bench.switch.figures().parked, 1);
+}
+
+#[test]
 fn a_batch_is_delivered_in_order() {
     let mut bench = known();
     bench.send_and_decide(1, &frame(1, 2, 0));
