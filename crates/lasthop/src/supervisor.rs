@@ -8,7 +8,7 @@
 //!                switch; the switch goes on meanwhile
 //! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
 //! SIGTERM, SIGINT   both are told to stop, sockets are removed, exit status 0
-//! we die         both get SIGTERM from the kernel
+//! we die         both get SIGKILL from the kernel
 //! ```
 
 mod child;
@@ -93,6 +93,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
             })?;
         }
     }
+    sockets.settled();
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     let mut supervisor = Supervisor {

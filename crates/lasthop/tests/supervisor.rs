@@ -45,8 +45,13 @@ fn status_for_people() {
     assert_eq!(lines[1], switch, "{text}");
     for name in ["supervisor", "control", "switch"] {
         let running = |line: &&str| line.starts_with(name) && line.contains(" running ");
-        assert!(lines.iter().any(|line| running(line)), "{name}: {text}");
+        assert!(lines.iter().any(running), "{name}: {text}");
     }
+    eventually("vm2 says why", || {
+        let list = lasthop.prints("port list");
+        let vm2 = list.lines().find(|line| line.starts_with("vm2 ")).unwrap();
+        vm2.ends_with("  nobody listens on vm2.sock")
+    });
     let vm1 = lines.iter().find(|line| line.starts_with("vm1 ")).unwrap();
     assert!(vm1.contains("waiting") && vm1.contains("blue"), "{text}");
     assert_eq!(lasthop.json("stats")["ports"][0]["name"], "vm1");
@@ -155,14 +160,28 @@ fn two_in_different_directories_do_not_see_each_other() {
 }
 
 #[test]
+fn a_new_one_waits_a_moment_for_the_sockets_of_the_last() {
+    let place = Place::new();
+    std::fs::create_dir(place.run_dir()).unwrap();
+    let dying = UnixListener::bind(place.run_dir().join("vm1.sock")).unwrap();
+    let mut next = place.spawn(place.command(&one_port()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(next.is_running());
+    drop(dying);
+    next.wait_ready();
+    next.end(Signal::TERM);
+}
+
+#[test]
 fn without_the_supervisor_the_others_end_and_a_new_one_starts() {
     let place = Place::new();
     let mut lasthop = place.start(&one_port());
     let children = lasthop.children();
     assert_eq!(children.len(), 2);
+    signal(lasthop.pid("switch"), Signal::STOP);
     lasthop.signal(Signal::KILL);
     lasthop.wait();
-    // At once: the others may not have ended yet.
+    // At once: the others may not have ended yet, and one of them cannot end by itself.
     let mut next = place.start(&one_port());
     eventually("the others end", || {
         children.iter().all(|pid| is_gone(*pid))

@@ -246,7 +246,7 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
 
 /// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link.
 fn prepare_child(link: i32) -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
     unsafe {
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();

@@ -6,23 +6,38 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// How long the start waits for the sockets of a run that was killed.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at such a socket.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Listening sockets by the path that they were asked for with. They are removed in the end.
 pub(super) struct Sockets {
     dir: PathBuf,
     listening: BTreeMap<String, OwnedFd>,
+    /// Until then, who listens on a path that we want may be a process of the last run that is still dying.
+    patience: Option<Instant>,
 }
 
 impl Sockets {
-    /// No sockets; relative paths start at `dir`.
+    /// No sockets; relative paths start at `dir`. Until [`Sockets::settled`], a path that is taken is tried
+    /// again for a while.
     pub(super) fn new(dir: PathBuf) -> Self {
         Self {
             dir,
             listening: BTreeMap::new(),
+            patience: Some(Instant::now() + PATIENCE),
         }
+    }
+
+    /// The start is over: nobody can be waited for any more.
+    pub(super) fn settled(&mut self) {
+        self.patience = None;
     }
 
     /// A listening socket: the one that is there, or a new one. One that a dead process left behind is
@@ -39,7 +54,7 @@ impl Sockets {
         let taken = |what| blame(format!("{}, which {what}", full.display()));
         let socket = match UnixListener::bind(&full) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                remove_stale(&full).map_err(taken)?;
+                self.remove_stale(&full).map_err(taken)?;
                 UnixListener::bind(&full)
             }
             other => other,
@@ -49,6 +64,23 @@ impl Sockets {
         let copy = socket.try_clone()?;
         self.listening.insert(path.to_owned(), socket);
         Ok(copy)
+    }
+
+    /// Removes a socket that nobody listens on; says what is in the way otherwise.
+    fn remove_stale(&self, path: &Path) -> Result<(), &'static str> {
+        loop {
+            let kind = path.symlink_metadata().map(|m| m.file_type());
+            if !kind.is_ok_and(|t| t.is_socket()) {
+                return Err("exists and is not a socket");
+            }
+            if matches!(connect(path), Err(Errno::CONNREFUSED)) {
+                return std::fs::remove_file(path).map_err(|_| "cannot be removed");
+            }
+            if self.patience.is_none_or(|end| end < Instant::now()) {
+                return Err("somebody else listens on");
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 
     /// Closes and removes a listening socket.
@@ -63,10 +95,14 @@ impl Sockets {
     /// # Errors
     /// Nobody listens there.
     pub(super) fn dial(&self, path: &str) -> io::Result<OwnedFd> {
-        let full = self.dir.join(path);
-        connect(&full).map_err(|e| {
-            let error = io::Error::from(e);
-            io::Error::new(error.kind(), format!("{}: {error}", full.display()))
+        connect(&self.dir.join(path)).map_err(|errno| {
+            let error = io::Error::from(errno);
+            let text = match errno {
+                Errno::NOENT | Errno::CONNREFUSED => format!("nobody listens on {path}"),
+                Errno::AGAIN => format!("nobody accepts on {path}"),
+                _ => format!("{path}: {error}"),
+            };
+            io::Error::new(error.kind(), text)
         })
     }
 }
@@ -76,18 +112,6 @@ impl Drop for Sockets {
         for path in self.listening.keys() {
             let _ = std::fs::remove_file(self.dir.join(path));
         }
-    }
-}
-
-/// Removes a socket that nobody listens on; says what is in the way otherwise.
-fn remove_stale(path: &Path) -> Result<(), &'static str> {
-    let kind = path.symlink_metadata().map(|m| m.file_type());
-    if !kind.is_ok_and(|t| t.is_socket()) {
-        return Err("exists and is not a socket");
-    }
-    match connect(path) {
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|_| "cannot be removed"),
-        _ => Err("somebody else listens on"),
     }
 }
 
