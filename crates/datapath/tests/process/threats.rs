@@ -487,6 +487,102 @@ fn a_call_descriptor_that_is_full_stops_nobody() {
 }
 
 #[test]
+fn a_call_descriptor_that_blocks_stops_its_own_queue() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut a = host.guest(1, config(false));
+    let mut b = host.guest(2, config(true));
+    let mut c = host.guest(3, config(false));
+    talk(&mut a, &mut b, 10);
+    let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    b.front()
+        .expect("a session")
+        .set_vring_call(0, Some(event.as_fd()))
+        .expect("taken");
+    // The flag belongs to the open file: the VMM clears it behind our back and fills the counter.
+    rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::empty()).expect("a flag");
+    let mut count = [0; 8];
+    if poll_in(&event) {
+        rustix::io::read(&event, &mut count).expect("a count");
+    }
+    rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+    b.pairs[0].nic.rx.set_notifications(true);
+    for n in 0..5 {
+        a.send(&numbered(1, 2, n, 60)).expect("room");
+    }
+    let fault = host.wait_fault(2, 0);
+    assert!(fault.contains("call descriptor"), "{fault}");
+    talk(&mut a, &mut c, 50);
+    b.crash();
+    host.wait_phase(2, PortPhase::Waiting);
+    let mut b = host.guest(2, config(true));
+    talk(&mut a, &mut b, 10);
+}
+
+fn poll_in(event: &impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).expect("poll") > 0
+}
+
+#[test]
+fn a_memory_file_that_is_cut_off_ends_its_own_port() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    for packed in [false, true] {
+        let mut evil = host.guest(1, config(packed));
+        let mut b = host.guest(2, config(packed));
+        let mut c = host.guest(3, config(packed));
+        talk(&mut evil, &mut b, 10);
+        for region in evil.ram().regions() {
+            rustix::fs::ftruncate(region.fd().expect("a file"), 0).expect("cut off");
+        }
+        // Read and written by the switch: its own frames, and frames for it.
+        evil.pairs[0].tx_kick.signal();
+        for n in 0..10 {
+            b.send(&numbered(2, 1, n, 1000)).expect("room");
+        }
+        let state = host.wait_phase(1, PortPhase::Waiting);
+        let reason = state.reason.expect("a reason");
+        assert!(reason.contains("memory"), "{reason}");
+        talk(&mut b, &mut c, 50);
+        drop(evil);
+        let mut good = host.guest(1, config(packed));
+        talk(&mut good, &mut b, 10);
+        drop((good, b, c));
+        (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+    }
+}
+
+#[test]
+fn buffers_of_a_few_bytes_are_not_merged_without_end() {
+    let host = Host::with_ports([1, 2]);
+    for packed in [false, true] {
+        let config = GuestConfig {
+            queue_size: 1024,
+            rx_buffers: Some(RxBuffers::Of(13)),
+            ..config(packed)
+        };
+        let mut tiny = host.guest(1, config);
+        let mut b = host.guest(2, GuestConfig::default());
+        for n in 0..5 {
+            b.send(&numbered(2, 1, n, 100)).expect("room");
+            tiny.recv(SECOND).expect("correct").expect("a frame");
+        }
+        let before = host.counts(1).dropped(DropReason::BufferTooSmall);
+        b.send(&numbered(2, 1, 0, 3000)).expect("room");
+        wait_for("a drop", || {
+            host.counts(1).dropped(DropReason::BufferTooSmall) == before + 1
+        });
+        // All buffers are as they were.
+        let frame = numbered(2, 1, 0, 1000);
+        b.send(&frame).expect("room");
+        let got = tiny.recv(SECOND).expect("correct").expect("a frame");
+        assert_eq!((got.frame, got.buffers), (frame, 1054_u16.div_ceil(13)));
+        tiny.disconnect().expect("a good end");
+        b.disconnect().expect("a good end");
+    }
+}
+
+#[test]
 fn two_guests_in_the_same_memory_harm_only_each_other() {
     // A hostile VMM hands the same file to two ports, whose rings are then one: others do not notice.
     let host = Host::with_ports(1..=4);
