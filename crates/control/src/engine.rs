@@ -15,6 +15,7 @@ mod documents;
 mod flows;
 mod peers;
 mod saved;
+mod start;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +26,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::v1::Problem;
-use channel::link::{Link, Received};
+use channel::link::Link;
 use channel::records::{Answer, Upcall};
-use channel::shared::{self, Region};
+use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{FlowRecord, Order, PortConfig, PortPhase, Report};
@@ -37,7 +38,7 @@ use port::counters::Counters;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
@@ -46,6 +47,7 @@ use crate::server;
 use flows::FlowIndex;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
+use start::{adopt, receive_start};
 
 /// Between two looks at ages, and two saves of what was learned.
 const TICK: Duration = Duration::from_secs(1);
@@ -55,6 +57,8 @@ const TICKS_PER_DUMP: u64 = 5;
 const FLOW_IDLE: Duration = Duration::from_secs(30);
 /// Upcalls answered in a row, before the API has its turn.
 const UPCALLS_PER_TURN: usize = 256;
+/// Until the switch has taken some answers out of a full ring.
+const ROOM: Duration = Duration::from_millis(1);
 /// API requests that may wait.
 const COMMANDS: usize = 64;
 
@@ -108,30 +112,6 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         tokio::spawn(server::serve(listener, handle, std::future::pending()));
         engine.supervisor.ready()?;
         engine.serve(commands).await
-    })
-}
-
-/// What [`Tell::StartControl`] brings.
-struct Start {
-    runtime_dir: PathBuf,
-    switch: OwnedFd,
-    api: OwnedFd,
-    state: OwnedFd,
-    counters: OwnedFd,
-}
-
-fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
-    let bad = || io::Error::other("the supervisor did not say how to start");
-    let Received::Message(Tell::StartControl { runtime_dir }, fds) = link.recv()? else {
-        return Err(bad());
-    };
-    let [switch, api, state, counters] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| bad())?;
-    Ok(Start {
-        runtime_dir: runtime_dir.into(),
-        switch,
-        api,
-        state,
-        counters,
     })
 }
 
@@ -239,6 +219,8 @@ impl Engine {
                     bell?.clear_ready();
                 }
                 () = tokio::task::yield_now(), if busy => {}
+                // Nothing tells when the switch has made room in the ring.
+                () = sleep(ROOM), if !self.backlog.is_empty() => {}
             }
             self.upcalls.woke();
             if self.supervisor.wants_stop() {
@@ -459,43 +441,4 @@ fn watch(fd: &impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 fn unavailable(error: io::Error) -> Problem {
     Problem::unavailable(error.to_string())
-}
-
-/// What the switch hands over.
-struct Adopted {
-    epoch: u64,
-    region: Region,
-    ports: Vec<PortConfig>,
-    flows: Vec<FlowRecord>,
-}
-
-fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
-    let (mut region, mut epoch, mut ports, mut flows) = (None, 0, Vec::new(), Vec::new());
-    switch.request(Order::Adopt, &[], |report, fds| match report {
-        Report::Adopted {
-            epoch: running,
-            ports: all,
-        } => {
-            (epoch, ports) = (running, all);
-            region = <[OwnedFd; 3]>::try_from(fds).ok();
-            None
-        }
-        Report::Flows(part) => {
-            flows.extend(part);
-            None
-        }
-        other => Some(other),
-    })?;
-    let [memory, upcall_bell, answer_bell] =
-        region.ok_or_else(|| io::Error::other("the switch sent no rings"))?;
-    Ok(Adopted {
-        epoch,
-        region: Region {
-            memory,
-            upcall_bell,
-            answer_bell,
-        },
-        ports,
-        flows,
-    })
 }

@@ -175,7 +175,7 @@ impl Engine {
             .map_err(unavailable)
     }
 
-    fn forget_flows(&mut self, port: PortId) {
+    pub(super) fn forget_flows(&mut self, port: PortId) {
         for answer in self.flows.forget_port(port) {
             self.send(answer);
         }

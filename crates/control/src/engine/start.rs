@@ -1,0 +1,77 @@
+//! What a new control process is given, by the supervisor and by the switch.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use channel::link::{Link, Received};
+use channel::shared::Region;
+use channel::supervision::{Ask, Tell};
+use channel::switching::{FlowRecord, Order, PortConfig, Report};
+
+use super::peers::SwitchPeer;
+
+/// What [`Tell::StartControl`] brings.
+pub(super) struct Start {
+    pub(super) runtime_dir: PathBuf,
+    pub(super) switch: OwnedFd,
+    pub(super) api: OwnedFd,
+    pub(super) state: OwnedFd,
+    pub(super) counters: OwnedFd,
+}
+
+/// Waits for the supervisor's first message.
+pub(super) fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
+    let bad = || io::Error::other("the supervisor did not say how to start");
+    let Received::Message(Tell::StartControl { runtime_dir }, fds) = link.recv()? else {
+        return Err(bad());
+    };
+    let [switch, api, state, counters] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| bad())?;
+    Ok(Start {
+        runtime_dir: runtime_dir.into(),
+        switch,
+        api,
+        state,
+        counters,
+    })
+}
+
+/// What the switch hands over.
+pub(super) struct Adopted {
+    pub(super) epoch: u64,
+    pub(super) region: Region,
+    pub(super) ports: Vec<PortConfig>,
+    pub(super) flows: Vec<FlowRecord>,
+}
+
+/// Takes the switch over from whoever had it.
+pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
+    let (mut region, mut epoch, mut ports, mut flows) = (None, 0, Vec::new(), Vec::new());
+    switch.request(Order::Adopt, &[], |report, fds| match report {
+        Report::Adopted {
+            epoch: running,
+            ports: all,
+        } => {
+            (epoch, ports) = (running, all);
+            region = <[OwnedFd; 3]>::try_from(fds).ok();
+            None
+        }
+        Report::Flows(part) => {
+            flows.extend(part);
+            None
+        }
+        other => Some(other),
+    })?;
+    let [memory, upcall_bell, answer_bell] =
+        region.ok_or_else(|| io::Error::other("the switch sent no rings"))?;
+    Ok(Adopted {
+        epoch,
+        region: Region {
+            memory,
+            upcall_bell,
+            answer_bell,
+        },
+        ports,
+        flows,
+    })
+}
