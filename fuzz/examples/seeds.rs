@@ -309,7 +309,7 @@ fn ring() {
     );
 }
 
-/// Messages as `vhost_user.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 + n is page n, 0xc0 is
+/// Messages as `vhost_user/steps.rs` reads them: 0, code - 1, how, then the fields. Numbers: 0x40 + n is page n, 0xc0 is
 /// the size of the memory file.
 fn vhost_user() {
     let message = |code: u8, how: u8, fields: &[u8]| [&[0, code - 1, how], fields].concat();
@@ -394,6 +394,19 @@ fn vhost_user() {
             &[&[socket], &twice[..]].concat(),
         );
     }
+    let cut = [
+        all(&[]),
+        memory.clone(),
+        queue(0),
+        vec![0xfa, 0, 1],
+        guest.to_vec(),
+    ]
+    .concat();
+    save(
+        "vhost_user_session",
+        "truncated",
+        &[&[0], &cut[..]].concat(),
+    );
     save(
         "vhost_user_session",
         "bytes",
