@@ -311,10 +311,11 @@ impl Attachment {
     pub fn queue_failed(&mut self, index: u16, reason: &str, worker: &WorkerHandle) {
         tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");
         let mut backend = ToWorker::new(worker, &self.config);
+        // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
             open.session.queue_failed(index, reason, &mut backend);
+            self.reason = Some(format!("queue {index} stopped: {reason}"));
         }
-        self.reason = Some(format!("queue {index} stopped: {reason}"));
     }
 
     /// Ends the connection for a reason of ours.
