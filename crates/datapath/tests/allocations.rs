@@ -2,23 +2,22 @@
 //!
 //! The global allocator of this binary counts what the measured thread allocates while it is asked to.
 
+mod near;
+
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::cell::Cell;
 
-use channel::records::{Answer, Upcall};
-use datapath::guest::{GuestPort, GuestQueue};
-use datapath::switch::{Switch, UpcallSink};
+use channel::records::Answer;
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use near::{NoUpcalls, guest};
 use policy::{Action, Model, PortMode, Program, Segment, SegmentId};
 use port::PortId;
 use port::counters::Counters;
-use rustix::event::{EventfdFlags, eventfd};
-use testkit::driver::{DriverQueue, Shape};
+use testkit::driver::Shape;
 use testkit::features::*;
-use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{Cuts, NetHeader, NetOptions, NetPair};
 use testkit::packets::{Flow, tcp_super, udp, udp_partial, vlan_tagged};
-use virtio::features::Features;
-use virtio::queue::{Layout, Queue};
 use wire::flow::{FlowKey, FlowMask};
 
 struct Counting;
@@ -70,58 +69,19 @@ fn allocations(act: impl FnOnce()) -> u64 {
     ALLOCATIONS.get()
 }
 
-struct NoUpcalls;
-
-impl UpcallSink for NoUpcalls {
-    fn send(&mut self, upcall: &Upcall) -> bool {
-        panic!("an upcall: {upcall:?}");
-    }
-}
-
-fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
-    let addrs = driver.addrs();
-    let layout = Layout {
-        size: driver.options().size,
-        desc: addrs.desc,
-        driver: addrs.driver,
-        device: addrs.device,
-    };
-    let position = if features & RING_PACKED != 0 {
-        0x8000_8000
-    } else {
-        0
-    };
-    let features = Features::from_bits_truncate(features);
-    let queue = Queue::new(ram.memory(), layout, features, position).expect("a sound queue");
-    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-    GuestQueue::new(queue, event(), Some(event()), true)
-}
-
-fn guest(options: NetOptions) -> (NetPair, GuestPort) {
-    let features = options.features;
-    let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, 24 << 20)]);
-    let mut nic = NetPair::new(&ram, options);
-    nic.offer();
-    let mut port = GuestPort::new(None);
-    for (index, driver) in [(0, &nic.rx), (1, &nic.tx)] {
-        let negotiated = Features::from_bits_truncate(features);
-        port.start(index, queue(&ram, driver, features), negotiated);
-    }
-    (nic, port)
-}
-
 /// Three guests; guest 0 sends.
 fn scene(base: u64, receiver: u64) -> (Switch<GuestPort>, Vec<NetPair>) {
     let mut switch = Switch::new(Counters::heap(), 3);
     let mut nics = Vec::new();
     for (id, extra) in [(0, HOST_OFFLOADS), (1, receiver), (2, receiver)] {
         let features = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | EVENT_IDX | base | extra;
-        let (nic, port) = guest(NetOptions {
+        let options = NetOptions {
             tx_cuts: Cuts::At(vec![12, 100, 3000]),
             rx_cuts: Cuts::HeaderApart,
             shape: Shape::Indirect,
             ..NetOptions::new(features, 256)
-        });
+        };
+        let (_, nic, port) = guest(options, 24 << 20);
         switch.add_port(PortId(id), port);
         nics.push(nic);
     }

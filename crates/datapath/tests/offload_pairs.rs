@@ -2,18 +2,19 @@
 //! set of a receiver, with frames of random sizes over split and packed rings, merged and big buffers, and
 //! buffers in pieces. What arrives is compared with an independent idea of what a NIC would have sent.
 
-use channel::records::{Answer, Upcall};
-use datapath::guest::{GuestPort, GuestQueue};
-use datapath::switch::{Switch, UpcallSink};
+mod near;
+
+use channel::records::Answer;
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use near::{NoUpcalls, guest};
 use policy::Action;
 use port::counters::{Counters, PortCounts};
 use port::{DropReason, PortId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rustix::event::{EventfdFlags, eventfd};
-use testkit::driver::{DriverQueue, Shape};
+use testkit::driver::Shape;
 use testkit::features::*;
-use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{
     Cuts, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, NetHeader, NetOptions,
     NetPair, Received,
@@ -22,21 +23,10 @@ use testkit::packets::{
     Flow, on_the_wire, tcp, tcp_partial, tcp_super, udp, udp_partial, udp_super, verify_checksums,
     verify_partial,
 };
-use virtio::features::Features;
-use virtio::queue::{Layout, Queue};
 use wire::flow::{FlowKey, FlowMask};
 
 const SENDER: u32 = 1;
 const RECEIVER: u32 = 100;
-
-/// Nobody is asked: all flows are there beforehand.
-struct NoUpcalls;
-
-impl UpcallSink for NoUpcalls {
-    fn send(&mut self, upcall: &Upcall) -> bool {
-        panic!("an upcall: {upcall:?}");
-    }
-}
 
 /// All subsets of `bits` that `legal` allows.
 fn subsets(bits: &[u64], legal: impl Fn(u64) -> bool) -> Vec<u64> {
@@ -63,39 +53,6 @@ fn receiver_sets() -> Vec<u64> {
         (s & GUEST_CSUM != 0 || s == 0)
             && (s & GUEST_ECN == 0 || s & (GUEST_TSO4 | GUEST_TSO6) != 0)
     })
-}
-
-fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
-    let addrs = driver.addrs();
-    let layout = Layout {
-        size: driver.options().size,
-        desc: addrs.desc,
-        driver: addrs.driver,
-        device: addrs.device,
-    };
-    let position = if features & RING_PACKED != 0 {
-        0x8000_8000
-    } else {
-        0
-    };
-    let features = Features::from_bits_truncate(features);
-    let queue = Queue::new(ram.memory(), layout, features, position).expect("a sound queue");
-    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    GuestQueue::new(queue, kick, None, true)
-}
-
-/// A guest's NIC and the port that serves it.
-fn guest(options: NetOptions) -> (NetPair, GuestPort) {
-    let features = options.features;
-    let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, 12 << 20)]);
-    let mut nic = NetPair::new(&ram, options);
-    nic.offer();
-    let mut port = GuestPort::new(None);
-    let negotiated = Features::from_bits_truncate(features);
-    for (index, driver) in [(0, &nic.rx), (1, &nic.tx)] {
-        port.start(index, queue(&ram, driver, features), negotiated);
-    }
-    (nic, port)
 }
 
 /// Sizes and layouts of one run over all pairs.
@@ -394,7 +351,7 @@ fn all_pairs(sample: &Sample) -> Result<(), String> {
     let mut nics = Vec::new();
     for set in sender_sets() {
         for options in senders(set, sample) {
-            let (nic, port) = guest(options);
+            let (_, nic, port) = guest(options, 12 << 20);
             let id = SENDER + nics.len() as u32;
             world.switch.add_port(PortId(id), port);
             nics.push((id, set, nic));
@@ -405,7 +362,7 @@ fn all_pairs(sample: &Sample) -> Result<(), String> {
     for receiver in receiver_sets() {
         let mut targets: Vec<NetPair> = Vec::new();
         for (options, id) in receivers(receiver, sample).into_iter().zip(RECEIVER..) {
-            let (nic, port) = guest(options);
+            let (_, nic, port) = guest(options, 12 << 20);
             world.switch.add_port(PortId(id), port);
             targets.push(nic);
         }

@@ -7,7 +7,7 @@ use channel::switching::PortPhase;
 use testkit::GuestConfig;
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{numbered, talk};
+use crate::traffic::{stray, talk};
 
 const CHILD: &str = "LASTHOP_LEAK_TEST";
 
@@ -90,7 +90,7 @@ fn cycle(host: &mut Host, n: usize) {
         }
     }
     if n % 5 != 2 {
-        (0..10).for_each(|seq| drop(a.send(&numbered(1, 2, seq, 1000))));
+        (0..10).for_each(|_| drop(a.send(&stray(1, 2, 1000))));
     }
     a.crash();
     drop((a, b));

@@ -5,5 +5,6 @@ mod guests;
 mod host;
 mod hostile;
 mod leaks;
+mod load;
 mod threats;
 mod traffic;

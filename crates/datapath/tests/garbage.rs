@@ -1,0 +1,185 @@
+//! A guest that writes anything anywhere: its rings, descriptors and headers are random, and change between
+//! any two steps of the switch. Whatever happens, the switch does not panic, what it delivers is bounded by
+//! what it took, and two guests that behave keep their traffic.
+
+mod near;
+
+use channel::records::Answer;
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use near::{NoUpcalls, guest};
+use policy::Action;
+use port::PortId;
+use port::counters::Counters;
+use proptest::prelude::*;
+use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, Shape};
+use testkit::features::*;
+use testkit::guest_ram::GuestRam;
+use testkit::net::{NetHeader, NetOptions, NetPair};
+use testkit::packets::{Flow, udp};
+use wire::flow::{FlowKey, FlowMask};
+
+const EVIL: PortId = PortId(0);
+const GOOD: [PortId; 2] = [PortId(1), PortId(2)];
+const SIZE: u16 = 16;
+const MEMORY: u64 = 1 << 20;
+const BASE: u64 = 0x10_0000;
+
+/// What the guest does between two steps.
+#[derive(Clone, Debug)]
+enum Poke {
+    /// A chain of these descriptors: place, length, flags.
+    Chain(Vec<(u32, u32, u8)>),
+    /// A frame with a random header in front.
+    Frame([u8; 12], usize),
+    /// Bytes somewhere in an area of a queue: which queue, which area, where, what.
+    Ring(bool, u8, u16, u64),
+    /// Bytes anywhere.
+    Memory(u32, u64),
+}
+
+fn a_poke() -> impl Strategy<Value = Poke> {
+    let len = prop_oneof![0..20u32, 60..3000u32, any::<u32>()];
+    let desc = (0..MEMORY as u32 + 64, len, any::<u8>());
+    prop_oneof![
+        3 => prop::collection::vec(desc, 1..5).prop_map(Poke::Chain),
+        3 => (any::<[u8; 12]>(), 0..2000usize).prop_map(|(h, n)| Poke::Frame(h, n)),
+        3 => (any::<bool>(), 0..3u8, 0..260u16, any::<u64>()).prop_map(|(q, a, o, v)| Poke::Ring(q, a, o, v)),
+        1 => (0..MEMORY as u32 - 8, any::<u64>()).prop_map(|(at, v)| Poke::Memory(at, v)),
+    ]
+}
+
+fn poke(ram: &GuestRam, nic: &mut NetPair, poke: &Poke) {
+    match poke {
+        Poke::Chain(descs) => {
+            let last = descs.len() - 1;
+            let raw = |(i, (at, len, bits)): (usize, &(u32, u32, u8))| {
+                // Mostly sound flags, so that more than the first check is reached.
+                let next = (i < last) != (bits & 0x70 == 0x70);
+                let mut flags = if next { DESC_NEXT } else { 0 };
+                flags |= if bits & 7 == 7 { DESC_WRITE } else { 0 };
+                flags |= if bits & 0x0f == 0x0a {
+                    DESC_INDIRECT
+                } else {
+                    0
+                };
+                let gpa = if bits & 0x80 != 0 {
+                    BASE + u64::from(*at) / 2
+                } else {
+                    BASE + u64::from(*at)
+                };
+                RawDesc {
+                    gpa,
+                    len: *len,
+                    flags,
+                }
+            };
+            let raw: Vec<_> = descs.iter().enumerate().map(raw).collect();
+            let queue = if descs[0].2 & 1 == 0 {
+                &mut nic.tx
+            } else {
+                &mut nic.rx
+            };
+            if queue.add_raw(&raw, 0).is_some() {
+                queue.publish();
+            }
+        }
+        Poke::Frame(header, len) => {
+            let header = NetHeader::from_bytes(*header);
+            let _ = nic.send(&udp(&Flow::v4(1, 2), &vec![7; *len]), &header);
+        }
+        Poke::Ring(rx, area, at, value) => {
+            let addrs = if *rx { nic.rx.addrs() } else { nic.tx.addrs() };
+            let start = [addrs.desc, addrs.driver, addrs.device][usize::from(*area)];
+            ram.write(start + u64::from(*at), &value.to_le_bytes()[..2]);
+        }
+        Poke::Memory(at, value) => ram.write(BASE + u64::from(*at), &value.to_le_bytes()),
+    }
+}
+
+fn options(features: u64) -> NetOptions {
+    NetOptions {
+        shape: Shape::Direct,
+        ..NetOptions::new(VERSION_1 | MRG_RXBUF | features, SIZE)
+    }
+}
+
+fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
+    let key = FlowKey::default().with_in_port(from.0);
+    let mask = FlowMask::NONE.with_in_port();
+    let action = Action::Unicast {
+        port: to,
+        tag: None,
+    };
+    switch.answer(
+        Answer::Install {
+            upcall: None,
+            key: *key.words(),
+            mask: *mask.words(),
+            action,
+            segment: None,
+        },
+        0,
+    );
+}
+
+fn run(packed: bool, pokes: &[Poke]) {
+    let features = ALL_OFFLOADS | INDIRECT_DESC | EVENT_IDX | if packed { RING_PACKED } else { 0 };
+    let counters = Counters::heap();
+    let mut switch = Switch::new(counters.clone(), 5);
+    let (ram, mut evil, port) = guest(options(features), MEMORY);
+    switch.add_port(EVIL, port);
+    let mut good = GOOD.map(|id| {
+        let (_, nic, port) = guest(options(0), MEMORY);
+        switch.add_port(id, port);
+        nic
+    });
+    evil.auto_refill = false;
+    let frame = udp(&Flow::v4(2, 3), &[9; 100]);
+    let mut arrived = 0;
+    for (n, p) in pokes.iter().enumerate() {
+        poke(&ram, &mut evil, p);
+        // The evil guest sends to one neighbour and gets from the other; the two talk in between.
+        send_to(&mut switch, EVIL, GOOD[n % 2]);
+        switch.serve(EVIL, 0, 0, &mut NoUpcalls);
+        while good[n % 2].receive().expect("a correct device").is_some() {
+            arrived += 1;
+        }
+        for (to, mine) in [(EVIL, false), (GOOD[1], true)] {
+            send_to(&mut switch, GOOD[0], to);
+            assert!(good[0].send(&frame, &NetHeader::default()).expect("sound"));
+            assert!(switch.serve(GOOD[0], 0, 0, &mut NoUpcalls));
+            assert_eq!(good[0].reclaim().expect("sound"), 1);
+            if mine {
+                let got = good[1]
+                    .receive()
+                    .expect("a correct device")
+                    .expect("a frame");
+                assert_eq!(got.frame, frame);
+            }
+        }
+        for nic in &mut good {
+            nic.offer();
+        }
+    }
+    let taken = counters.read(EVIL);
+    let to_good: u64 = GOOD
+        .iter()
+        .map(|id| counters.read(*id).to_guest.packets)
+        .sum();
+    assert_eq!(to_good, arrived + pokes.len() as u64);
+    assert!(
+        taken.from_guest.packets <= pokes.len() as u64 * u64::from(SIZE) + 64 * pokes.len() as u64
+    );
+    let faults = switch.take_faults();
+    assert!(faults.iter().all(|(id, ..)| *id == EVIL), "{faults:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn garbage_harms_only_its_own_queue(packed: bool, pokes in prop::collection::vec(a_poke(), 1..80)) {
+        run(packed, &pokes);
+    }
+}

@@ -1,0 +1,52 @@
+//! Guests in this process: a driver's NIC over heap memory, and the port that serves it.
+
+use channel::records::Upcall;
+use datapath::guest::{GuestPort, GuestQueue};
+use datapath::switch::UpcallSink;
+use rustix::event::{EventfdFlags, eventfd};
+use testkit::driver::DriverQueue;
+use testkit::features::RING_PACKED;
+use testkit::guest_ram::{GuestRam, RegionSpec};
+use testkit::net::{NetOptions, NetPair};
+use virtio::features::Features;
+use virtio::queue::{Layout, Queue};
+
+/// Nobody is asked: all flows are there beforehand.
+pub(crate) struct NoUpcalls;
+
+impl UpcallSink for NoUpcalls {
+    fn send(&mut self, upcall: &Upcall) -> bool {
+        panic!("an upcall: {upcall:?}");
+    }
+}
+
+/// The device's half of a driver's queue.
+pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> GuestQueue {
+    let addrs = driver.addrs();
+    let layout = Layout {
+        size: driver.options().size,
+        desc: addrs.desc,
+        driver: addrs.driver,
+        device: addrs.device,
+    };
+    let packed = features & RING_PACKED != 0;
+    let position = if packed { 0x8000_8000 } else { 0 };
+    let features = Features::from_bits_truncate(features);
+    let queue = Queue::new(ram.memory(), layout, features, position).expect("a sound queue");
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    GuestQueue::new(queue, event(), Some(event()), true)
+}
+
+/// A guest with `memory` bytes, its receive buffers offered.
+pub(crate) fn guest(options: NetOptions, memory: u64) -> (GuestRam, NetPair, GuestPort) {
+    let features = options.features;
+    let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, memory)]);
+    let mut nic = NetPair::new(&ram, options);
+    nic.offer();
+    let mut port = GuestPort::new(None);
+    for (index, driver) in [(0, &nic.rx), (1, &nic.tx)] {
+        let negotiated = Features::from_bits_truncate(features);
+        port.start(index, queue(&ram, driver, features), negotiated);
+    }
+    (ram, nic, port)
+}
