@@ -2,6 +2,7 @@
 
 mod bench;
 mod flow_table;
+mod header;
 mod offload;
 mod parking;
 mod switching;

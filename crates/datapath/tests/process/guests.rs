@@ -384,6 +384,29 @@ fn orders_that_make_no_sense_change_nothing() {
 }
 
 #[test]
+fn a_control_that_talks_nonsense_is_let_go_and_the_next_one_taken() {
+    let mut host = Host::with_ports([1, 2]);
+    let mut a = host.guest(1, GuestConfig::default());
+    let mut b = host.guest(2, GuestConfig::default());
+    talk(&mut a, &mut b, 20);
+    host.talk_nonsense();
+    talk(&mut a, &mut b, 20);
+    host.kill_control();
+    host.start_control();
+    assert_eq!(host.flows(), 2);
+    talk(&mut a, &mut b, 20);
+    assert_eq!(host.state(1).phase, PortPhase::Up);
+}
+
+#[test]
+fn the_switch_ends_with_its_supervisor() {
+    let mut host = Host::with_ports([1]);
+    let mut a = host.guest(1, GuestConfig::default());
+    host.lose_supervisor().expect("a clean end");
+    assert!(a.wait_link().is_err(), "disconnected");
+}
+
+#[test]
 fn a_slow_guest_loses_its_own_frames_only() {
     let host = Host::with_ports([1, 2, 3]);
     let mut a = host.guest(1, GuestConfig::default());

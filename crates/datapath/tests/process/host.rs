@@ -25,6 +25,7 @@ use port::PortId;
 use port::counters::{Counters, PortCounts, SIZE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
+use rustix::net::{SendFlags, Shutdown};
 use tempfile::TempDir;
 use testkit::{FakeGuest, GuestConfig};
 use wire::MacAddr;
@@ -368,6 +369,22 @@ impl Host {
         queue
             .and_then(|q| q.fault.clone())
             .unwrap_or_else(|| panic!("queue {index} runs: {state:?}"))
+    }
+
+    /// Control sends bytes that are no message.
+    pub(crate) fn talk_nonsense(&mut self) {
+        let control = self.control.as_ref().expect("a control");
+        rustix::net::send(&control.link, &[0xff; 40], SendFlags::empty()).expect("a switch");
+    }
+
+    /// The supervisor is gone without a word; how the switch ends.
+    pub(crate) fn lose_supervisor(&mut self) -> io::Result<()> {
+        rustix::net::shutdown(&self.supervisor, Shutdown::Both).expect("a socket");
+        self.switch
+            .take()
+            .expect("a switch")
+            .join()
+            .expect("no panic")
     }
 
     /// Ends the switch as the supervisor does.
