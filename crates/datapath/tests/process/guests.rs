@@ -8,13 +8,13 @@ use testkit::driver::Shape;
 use testkit::features::{
     ALL_OFFLOADS, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
 };
-use testkit::frontend::FrontListener;
+use testkit::frontend::{FrontEnd, FrontListener, Inflight};
 use testkit::net::{Cuts, NetHeader};
 use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{lengths, numbered, one_way, talk};
+use crate::traffic::{lengths, numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 
@@ -174,6 +174,50 @@ fn guests_reboot_leave_crash_and_come_back() {
         talk(&mut a, &mut b, 100);
     }
     assert!(host.state(2).connections >= 6);
+}
+
+/// A session whose in-flight chains are tracked in this memory, or in new memory.
+fn tracked(host: &Host, id: u32, config: &GuestConfig, memory: &mut Option<Inflight>) -> FrontEnd {
+    let mut front = FrontEnd::connect(&host.socket(id), SECOND).expect("a session");
+    front
+        .negotiate(config.features, config.protocol)
+        .expect("features");
+    if memory.is_none() {
+        *memory = Some(front.get_inflight(2, config.queue_size).expect("memory"));
+    }
+    front
+        .set_inflight(memory.as_ref().expect("memory"))
+        .expect("taken");
+    front
+}
+
+#[test]
+fn tracked_queues_go_on_after_a_crash() {
+    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+        let mut host = Host::with_ports([1, 2]);
+        let (mut at_a, mut at_b) = (None, None);
+        let front = tracked(&host, 1, &config, &mut at_a);
+        let mut a = FakeGuest::over(front, config.clone().guest(1)).expect("a guest");
+        let front = tracked(&host, 2, &config, &mut at_b);
+        let mut b = FakeGuest::over(front, config.clone().guest(2)).expect("a guest");
+        b.wait_link().expect("a link");
+        talk(&mut a, &mut b, 300);
+        for _ in 0..3 {
+            // The guests' connections break under traffic, or a new switch takes them over.
+            (0..20).for_each(|_| a.send(&stray(1, 2, 500)).expect("room"));
+            a.crash();
+            b.crash();
+            drop(host);
+            host = Host::with_ports([1, 2]);
+            a.reconnect_over(tracked(&host, 1, &config, &mut at_a))
+                .expect("back");
+            b.reconnect_over(tracked(&host, 2, &config, &mut at_b))
+                .expect("back");
+            b.wait_link().expect("a link");
+            talk(&mut a, &mut b, 300);
+            a.pairs[0].drain().expect("all buffers come back");
+        }
+    }
 }
 
 #[test]
