@@ -87,7 +87,7 @@ fn check(gso: &Segmenter<'_>, input: &Input, payload: &[u8]) {
     assert_eq!(gso.header_len(), input.headers.len());
     assert!(gso.segment(gso.count()).is_none());
     let mut next = 0;
-    for segment in gso.iter() {
+    for (index, segment) in gso.iter().enumerate() {
         let range = segment.payload_range();
         assert_eq!((range.start, range.len()), (next, segment.payload_len()));
         next = range.end;
@@ -107,6 +107,7 @@ fn check(gso: &Segmenter<'_>, input: &Input, payload: &[u8]) {
         assert!(frame.len() <= gso.max_frame_len());
         check_frame(&frame, n);
         check_flags(&frame, segment.is_last(), range.start == 0);
+        check_order(&frame, &input.headers, index, range.start);
         let (start, offset) = segment.partial_checksum(&mut half);
         complete_partial(&mut half, start, offset, Sum::of(&payload[range])).expect("inside");
         same_but_zero(&half, &frame[..n], usize::from(start + offset));
@@ -150,6 +151,27 @@ fn check_flags(frame: &[u8], last: bool, first: bool) {
     if p.l4_proto == tcp::PROTOCOL {
         assert!(last || p.l4_flags & (tcp::FIN | tcp::PSH) == 0);
         assert!(first || p.l4_flags & tcp::CWR == 0);
+    }
+}
+
+/// Each segment has its own identification, and its place in the stream.
+fn check_order(frame: &[u8], headers: &[u8], index: usize, offset: usize) {
+    let p = Parsed::parse(frame, frame.len());
+    let (l3, l4) = (
+        usize::from(p.l3_offset),
+        usize::from(p.l4_offset.unwrap_or_default()),
+    );
+    if matches!(p.l3, L3::V4 { .. }) {
+        let id = |bytes: &[u8]| u16::from_be_bytes([bytes[l3 + 4], bytes[l3 + 5]]);
+        assert_eq!(id(frame), id(headers).wrapping_add(index as u16));
+    }
+    if p.l4_proto == tcp::PROTOCOL {
+        let seq = |bytes: &[u8]| {
+            tcp::TcpView::new_checked(&bytes[l4..])
+                .expect("a header")
+                .seq()
+        };
+        assert_eq!(seq(frame), seq(headers).wrapping_add(offset as u32));
     }
 }
 
