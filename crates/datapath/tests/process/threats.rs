@@ -20,7 +20,7 @@ use testkit::packets::{Flow, numbered_payload, tcp_super, udp, udp_partial};
 use testkit::{FakeGuest, GuestConfig};
 
 use crate::host::{Host, wait_for};
-use crate::traffic::{numbered, one_way, talk};
+use crate::traffic::{numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
@@ -274,8 +274,8 @@ fn cve_2026_86567_memory_that_is_taken_away_under_traffic() {
         let mut b = host.guest(2, config(packed));
         let mut c = host.guest(3, config(packed));
         talk(&mut a, &mut b, 20);
-        for n in 0..100 {
-            a.send(&numbered(1, 2, n, 1000)).expect("room");
+        for _ in 0..100 {
+            a.send(&stray(1, 2, 1000)).expect("room");
         }
         // The first region holds a's rings.
         let less = a.ram().unplugged(0);
@@ -537,8 +537,8 @@ fn a_memory_file_that_is_cut_off_ends_its_own_port() {
         }
         // Read and written by the switch: its own frames, and frames for it.
         evil.pairs[0].tx_kick.signal();
-        for n in 0..10 {
-            b.send(&numbered(2, 1, n, 1000)).expect("room");
+        for _ in 0..10 {
+            b.send(&stray(2, 1, 1000)).expect("room");
         }
         let state = host.wait_phase(1, PortPhase::Waiting);
         let reason = state.reason.expect("a reason");
