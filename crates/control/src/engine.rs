@@ -260,6 +260,11 @@ impl Engine {
         let masked = *key.masked(&decision.mask).words();
         let mask = *decision.mask.words();
         let (action, segment) = (decision.action, decision.segment);
+        if self.flows.is_full() {
+            // Somebody makes up addresses faster than dumps tell what the switch has dropped again.
+            let upcall = upcall.id;
+            return self.send(Answer::Once { upcall, action });
+        }
         self.flows.insert(&masked, &mask, action, segment, now);
         self.send(Answer::Install {
             upcall: Some(upcall.id),

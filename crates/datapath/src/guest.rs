@@ -7,6 +7,7 @@ pub mod header;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memory::copy::Cursor;
 use memory::{GuestMemory, Segment};
@@ -22,6 +23,9 @@ const MAX_MERGED: usize = 128;
 /// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
 const BATCH_BYTES: u64 = 256 << 10;
 
+/// A VMM kicks once or twice when a queue starts; later than this it is the guest.
+const VMM_KICKS: Duration = Duration::from_millis(250);
+
 const HEADER: u32 = net::LEN as u32;
 /// Ethernet header: a frame that is shorter is none.
 const MIN_FRAME: u32 = 14;
@@ -35,6 +39,9 @@ pub enum GuestFault {
     /// The front end does not let itself be notified (see `watchdog`).
     #[error("the call descriptor does not take notifications")]
     CallBlocked,
+    /// Kicks, and never a buffer: what the guest writes is not what we see.
+    #[error("the guest kicks, and its memory shows no buffer: is it shared (QEMU: share=on)?")]
+    NotShared,
     /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
     #[error("a chain is too short for the virtio header")]
     NoRoomForHeader,
@@ -53,6 +60,9 @@ pub struct GuestQueue {
     chains: Vec<Chain>,
     fault: Option<GuestFault>,
     reported: bool,
+    started: Instant,
+    /// A buffer was ever taken.
+    used: bool,
 }
 
 impl GuestQueue {
@@ -68,11 +78,18 @@ impl GuestQueue {
             chains: Vec::with_capacity(BATCH),
             fault: None,
             reported: false,
+            started: Instant::now(),
+            used: false,
         }
     }
 
     fn usable(&self) -> bool {
         self.enabled && self.fault.is_none()
+    }
+
+    /// Whether a buffer waits or was ever there.
+    fn shows_buffers(&mut self) -> bool {
+        self.used || self.fault.is_some() || self.queue.has_available()
     }
 
     fn publish_and_notify(&mut self) {
@@ -98,6 +115,7 @@ impl GuestQueue {
         while room < need {
             match self.queue.take_writable(&mut self.segments) {
                 Ok(Some(chain)) => {
+                    self.used = true;
                     self.chains.push(chain);
                     room += chain.bytes;
                     if chain.bytes < HEADER {
@@ -227,6 +245,26 @@ impl GuestPort {
         Some(queue.kick.as_fd())
     }
 
+    /// The guest has kicked `pair`. One that does so without ever having shown a buffer, to send or to
+    /// receive, writes to memory that is not ours: it is not shared.
+    pub fn note_kick(&mut self, pair: u16) {
+        let shown =
+            |queue: &mut Option<GuestQueue>| queue.as_mut().is_some_and(GuestQueue::shows_buffers);
+        let pair = self.queues.get_mut(to_guest(pair)..=from_guest(pair));
+        let Some([to, from]) = pair else {
+            return;
+        };
+        if from
+            .as_ref()
+            .is_some_and(|q| !q.used && q.started.elapsed() > VMM_KICKS)
+            && !shown(from)
+            && !shown(to)
+            && let Some(from) = from
+        {
+            from.fault = Some(GuestFault::NotShared);
+        }
+    }
+
     /// Whether the VMM took guest memory away under a queue.
     #[must_use]
     pub fn lost_memory(&self) -> bool {
@@ -290,6 +328,7 @@ impl Port for GuestPort {
         while queue.chains.len() < BATCH && batch.taken().bytes < BATCH_BYTES {
             match queue.queue.take_readable(batch.segments_mut()) {
                 Ok(Some(chain)) => {
+                    queue.used = true;
                     queue.chains.push(chain);
                     if let Err(fault) = lease(&chain, features, queue.enabled, batch) {
                         queue.fault = Some(fault);

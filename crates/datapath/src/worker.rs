@@ -475,7 +475,13 @@ impl Worker {
                         answers.woke();
                     }
                 }
-                token => self.activate(PortId((token >> 32) as u32), token as u16),
+                token => {
+                    let (port, pair) = (PortId((token >> 32) as u32), token as u16);
+                    if let Some(guest) = self.switch.port_mut(port) {
+                        guest.note_kick(pair);
+                    }
+                    self.activate(port, pair);
+                }
             }
         }
     }

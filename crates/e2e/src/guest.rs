@@ -42,6 +42,7 @@ pub struct GuestSpec {
     device_options: Vec<String>,
     pairs: u32,
     memory_mib: u32,
+    shared: bool,
 }
 
 impl GuestSpec {
@@ -54,6 +55,7 @@ impl GuestSpec {
             device_options: Vec::new(),
             pairs: 1,
             memory_mib: 96,
+            shared: true,
         }
     }
 
@@ -110,6 +112,12 @@ impl GuestSpec {
     pub fn pairs(mut self, pairs: u32) -> GuestSpec {
         self.pairs = pairs;
         self.device_option("mq=on")
+    }
+
+    /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest writes is seen.
+    pub fn private_memory(mut self) -> GuestSpec {
+        self.shared = false;
+        self
     }
 
     /// Packed queues instead of split ones.
@@ -174,8 +182,9 @@ impl GuestSpec {
             self.pairs, self.memory_mib
         ));
         let memory = format!(
-            "-object memory-backend-memfd,id=m,size={}M,share=on -numa node,memdev=m",
-            self.memory_mib
+            "-object memory-backend-memfd,id=m,size={}M,share={} -numa node,memdev=m",
+            self.memory_mib,
+            if self.shared { "on" } else { "off" },
         );
         args.extend(words(&memory));
         args.extend(words("-nographic -nodefaults"));

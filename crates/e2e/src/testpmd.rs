@@ -11,13 +11,9 @@ use crate::wait::eventually;
 
 /// The addresses of testpmd's two ports.
 pub const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-/// The most bytes of a frame in one of testpmd's buffers with split queues: longer ones are chains on the way
-/// out and merged buffers on the way in.
-const SPLIT_SEGMENT: u32 = 1800;
-/// The same with packed queues: a whole frame. DPDK's driver marks the header in its packed indirect tables as
-/// writable, also on the queue that it sends on (`vring_desc_init_indirect_packed`, seen in 22.11), against
-/// virtio 1.3, 2.8.19, and the switch stops such a queue; frames in one piece need no table.
-const PACKED_SEGMENT: u32 = 9000;
+/// The most bytes of a frame in one of testpmd's buffers: longer ones are chains on the way out and merged
+/// buffers on the way in.
+const SEGMENT: u32 = 1800;
 /// How long testpmd may take for anything that it prints.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -32,16 +28,6 @@ pub struct TestpmdSpec {
     pub packed: bool,
 }
 
-impl TestpmdSpec {
-    fn segment(&self) -> u32 {
-        if self.packed {
-            PACKED_SEGMENT
-        } else {
-            SPLIT_SEGMENT
-        }
-    }
-}
-
 /// What testpmd counted at its two ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
@@ -54,7 +40,6 @@ pub struct Counts {
 /// A running testpmd.
 pub struct Testpmd {
     process: Process,
-    segment: u32,
     /// How often it was asked for its statistics.
     blocks: usize,
     _folder: TempDir,
@@ -80,7 +65,6 @@ impl Testpmd {
         );
         let mut testpmd = Testpmd {
             process,
-            segment: spec.segment(),
             blocks: 0,
             _folder: folder,
         };
@@ -93,7 +77,7 @@ impl Testpmd {
     pub fn bounce(&mut self, size: u32, bursts: u32, time: Duration) -> Counts {
         self.process.tell("clear port stats all");
         self.process
-            .tell(&format!("set txpkts {}", segments(size, self.segment)));
+            .tell(&format!("set txpkts {}", segments(size, SEGMENT)));
         self.process.tell(&format!("start tx_first {bursts}"));
         std::thread::sleep(time);
         self.process.tell("stop");
@@ -158,7 +142,7 @@ fn segments(size: u32, most: u32) -> String {
 fn arguments(spec: &TestpmdSpec, folder: &Path) -> Vec<String> {
     let prefix = folder.file_name().unwrap_or_default().to_string_lossy();
     let mut args: Vec<String> =
-        "--no-pci --no-huge -m 256 -l 0,1 --main-lcore=0 --no-telemetry --file-prefix"
+        "--no-pci --no-huge -m 512 -l 0,1 --main-lcore=0 --no-telemetry --file-prefix"
             .split(' ')
             .map(str::to_owned)
             .collect();
@@ -172,10 +156,11 @@ fn arguments(spec: &TestpmdSpec, folder: &Path) -> Vec<String> {
         ));
     }
     // A buffer starts with 128 bytes of headroom; multi-segment sending is offload 0x8000.
-    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=8192 --max-pkt-len=9018 --enable-scatter \
+    // Enough buffers for every slot of both rings of both ports to hold a frame of six.
+    let own = "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=24576 --max-pkt-len=9018 --enable-scatter \
                --tx-offloads=0x8000";
     args.extend(own.split_whitespace().map(str::to_owned));
-    args.push(format!("--mbuf-size={}", spec.segment() + 384));
+    args.push(format!("--mbuf-size={}", SEGMENT + 384));
     args.push(format!("--eth-peer=0,{}", MACS[1]));
     args.push(format!("--eth-peer=1,{}", MACS[0]));
     args

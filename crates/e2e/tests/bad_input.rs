@@ -282,8 +282,18 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
         "the switch goes on without memory"
     );
     lasthop.wait_reason("vm1", "share=on");
-    turn.step("the port still works for one with it");
     drop(front);
+    turn.step("a guest whose QEMU keeps its memory to itself");
+    // It speaks of its own accord when its interface comes up with IPv6.
+    let private = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .private_memory()
+        .ipv6()
+        .start()
+        .ready();
+    lasthop.wait_port("vm1", "faulted");
+    lasthop.wait_reason("vm1", "share=on");
+    drop(private);
+    turn.step("the port still works for one that shares");
     let _guest = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .start()
         .ready();

@@ -7,7 +7,7 @@
 //! control dies   a new one is started at once (later and later if that goes on), with a new link to the
 //!                switch; the switch goes on meanwhile
 //! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
-//! SIGTERM, SIGINT   both are told to stop, sockets are removed, exit status 0
+//! SIGTERM, SIGINT, SIGHUP   both are told to stop, sockets are removed, exit status 0
 //! we die         both get SIGKILL from the kernel
 //! ```
 

@@ -29,7 +29,15 @@ pub(super) struct FlowIndex {
     by_mac: HashMap<MacAddr, HashSet<FlowKey>>,
 }
 
+/// Flows that are kept track of; more than the switch's cache holds.
+const MAX_FLOWS: usize = 200_000;
+
 impl FlowIndex {
+    /// Whether no more flows are to be installed until a dump has shown which ones are gone.
+    pub(super) fn is_full(&self) -> bool {
+        self.flows.len() >= MAX_FLOWS
+    }
+
     /// A flow was installed, or is in the switch's dump.
     pub(super) fn insert(
         &mut self,

@@ -281,6 +281,7 @@ pub(super) fn block_signals() -> io::Result<OwnedFd> {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
         libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         match libc::signalfd(-1, set.as_ptr(), flags) {

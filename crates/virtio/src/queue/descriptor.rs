@@ -92,6 +92,11 @@ impl<'a> Gather<'a> {
         Ok(())
     }
 
+    /// Whether the chain is one for the device to write.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     fn check_direction(&self, writable: bool) -> Result<(), QueueFault> {
         match (self.writable, writable) {
             (false, true) => Err(QueueFault::WritableInReadable),

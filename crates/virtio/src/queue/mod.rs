@@ -270,6 +270,12 @@ impl Queue {
         either!(self, q => q.needs_notify())
     }
 
+    /// Whether a chain waits to be taken.
+    #[must_use]
+    pub fn has_available(&self) -> bool {
+        either!(self, q => q.waiting())
+    }
+
     /// Asks the driver to kick when it makes chains available, or not to. When `on`, a full fence follows
     /// and `true` means that a chain is waiting already: no kick will come for it.
     ///

@@ -363,7 +363,12 @@ impl PackedQueue {
         let table = gather.table(desc)?;
         for at in 0..table.entries() {
             let (addr, rest) = table.entry(at)?;
-            let entry = Desc::packed(addr, rest);
+            let mut entry = Desc::packed(addr, rest);
+            if !gather.is_writable() {
+                // DPDK's driver marks the header of what it sends as writable (seen in 22.11); reading from a
+                // buffer that could be written harms nobody.
+                entry.flags &= !WRITE;
+            }
             if entry.flags & INDIRECT != 0 {
                 return Err(QueueFault::IndirectNested);
             }
@@ -474,7 +479,7 @@ impl PackedQueue {
         self.waiting()
     }
 
-    fn waiting(&self) -> bool {
+    pub(super) fn waiting(&self) -> bool {
         let pending = self.tracker.as_ref().and_then(|t| t.pending());
         pending.is_some() || is_available(self.ring.flags(self.next.index), self.next.wrap)
     }

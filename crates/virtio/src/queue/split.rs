@@ -366,7 +366,7 @@ impl SplitQueue {
         self.waiting()
     }
 
-    fn waiting(&self) -> bool {
+    pub(super) fn waiting(&self) -> bool {
         let pending = self.tracker.as_ref().and_then(|t| t.pending());
         pending.is_some() || self.rings.available_index() != self.next
     }

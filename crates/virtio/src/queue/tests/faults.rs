@@ -362,6 +362,16 @@ fn writable_in_readable() {
 }
 
 #[test]
+fn writable_in_readable_is_tolerated_in_a_packed_indirect_table() {
+    let [split, packed] = table(&[(DATA, 12, WRITE | NEXT, 1), (DATA, 5, 0, 0)]);
+    expect(&split, false, QueueFault::WritableInReadable);
+    let mut queue = packed.queue();
+    let mut segs = Vec::new();
+    let chain = queue.take_readable(&mut segs).unwrap().unwrap();
+    assert_eq!((chain.bytes, segs.len()), (17, 2));
+}
+
+#[test]
 fn readable_in_writable() {
     for guest in one(DATA, 64, 0, Features::empty()) {
         expect(&guest, true, QueueFault::ReadableInWritable);
