@@ -28,7 +28,7 @@ mod config;
 mod pair;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use config::GuestConfig;
 pub use pair::{GuestPair, PairStats};

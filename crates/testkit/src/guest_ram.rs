@@ -261,7 +261,11 @@ impl GuestRam {
         spec.uva + (gpa - spec.gpa)
     }
 
-    fn ptr(&self, gpa: u64, len: u64) -> *mut u8 {
+    /// Where `len` bytes at `gpa` are mapped, for as long as any clone of this memory lives.
+    ///
+    /// # Panics
+    /// When they are not one piece of guest memory.
+    pub(crate) fn ptr(&self, gpa: u64, len: u64) -> *mut u8 {
         self.regions
             .iter()
             .find_map(|r| r.ptr(gpa, len))

@@ -8,6 +8,7 @@
 //! * [`net`]: a guest NIC made of two driver queues, which checks what the device owes it
 //! * [`frontend`]: a vhost-user front end
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
+//! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`clock`]: a clock that moves when told to
 //!
@@ -20,6 +21,7 @@ pub mod features;
 pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
+pub mod lean;
 pub mod net;
 pub mod packets;
 

@@ -233,7 +233,8 @@ fn map((fd, spec): (OwnedFd, RegionSpec)) -> Arc<RamRegion> {
     Arc::new(RamRegion::from_fd(fd, spec).expect("a mappable region"))
 }
 
-fn connection() -> (FrontEnd, JoinHandle<()>) {
+/// A connection to a back end that sends every frame back.
+pub(crate) fn connection() -> (FrontEnd, JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().expect("sockets");
     let front = FrontEnd::over(ours, Duration::from_secs(5)).expect("a socket");
     (front, Backend::spawn(theirs))

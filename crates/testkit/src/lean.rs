@@ -1,0 +1,350 @@
+//! A client so lean that the switch is the limit: guest ports driven by one polling thread.
+//!
+//! ```text
+//!            port 0                        port 1                two sockets a pair, any number of pairs
+//!   tx ring ---------> back end ---------> rx ring
+//!   rx ring <--------- back end <--------- tx ring
+//!        \____________ one thread ____________/
+//! ```
+//! Frames are written once, before the queues start, one to each slot of the transmit ring, and each goes
+//! out again and again in place; receive buffers are offered again as soon as they come back. While a run
+//! lasts nothing is allocated, and no system call is made unless the device asks for a kick. Index updates
+//! are published a batch at a time. Without IN_ORDER slots are refilled with whatever buffer the device
+//! returned.
+//!
+//! What a real guest does with each frame is optional and costs what it costs: [`LeanConfig::touch`] reads
+//! the head of every received frame, [`LeanConfig::rewrite`] writes into every frame before it is sent.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::frontend::{FrontEnd, FrontError, FrontListener};
+use crate::packets::mac;
+
+mod drive;
+mod frames;
+mod null;
+mod packed;
+mod port;
+mod ring;
+mod span;
+mod split;
+
+#[cfg(test)]
+mod tests;
+
+pub use null::NullBackEnd;
+
+use packed::Packed;
+use port::Port;
+use split::Split;
+
+/// What to drive, and with what.
+#[derive(Clone, Debug)]
+pub struct LeanConfig {
+    /// Sockets of the ports, an even number; ports 0 and 1 exchange frames, ports 2 and 3, and so on.
+    pub sockets: Vec<PathBuf>,
+    /// Listen on the sockets instead of dialling: for back ends that are clients.
+    pub listen: bool,
+    /// Packed rings, which the back end must then offer.
+    pub packed: bool,
+    /// Take IN_ORDER where it is offered.
+    pub in_order: bool,
+    /// Entries of each queue, a power of two.
+    pub queue_size: u16,
+    /// Bytes of each frame from the Ethernet header on, without FCS; 42 at least.
+    pub frame_len: u16,
+    /// Bytes of a receive buffer; at least 12 more than a frame are taken.
+    pub rx_buffer: u32,
+    /// UDP flows that each port goes through, 1 at least. Where the ring holds a whole number of rounds
+    /// nothing is written for it, otherwise 4 bytes a frame.
+    pub flows: u32,
+    /// Address of each port; by default of test guests 1, 2, ….
+    pub macs: Vec<[u8; 6]>,
+    /// Read the virtio header, the addresses and the ports of every received frame.
+    pub touch: bool,
+    /// Write the flow into every frame, also where it stands there already.
+    pub rewrite: bool,
+    /// Frames published at once, at most half the queue size.
+    pub batch: u16,
+    /// Most frames on their way from a port to its partner; none: as many as the rings take. At most half
+    /// the queue size lets no correct switch drop a frame for want of a receive buffer.
+    pub window: Option<u64>,
+    /// CPU to run on.
+    pub cpu: Option<usize>,
+    /// How long to wait for the back end to connect and to answer.
+    pub timeout: Duration,
+    /// How long to wait for frames on their way before they count as lost.
+    pub patience: Duration,
+}
+
+impl Default for LeanConfig {
+    fn default() -> Self {
+        Self {
+            sockets: Vec::new(),
+            listen: false,
+            packed: false,
+            in_order: true,
+            queue_size: 1024,
+            frame_len: 64,
+            rx_buffer: 2048,
+            flows: 1,
+            macs: Vec::new(),
+            touch: false,
+            rewrite: false,
+            batch: 32,
+            window: None,
+            cpu: None,
+            timeout: Duration::from_secs(10),
+            patience: Duration::from_millis(100),
+        }
+    }
+}
+
+impl LeanConfig {
+    fn check(&self, ports: usize) -> Result<(), LeanError> {
+        let rules = [
+            (
+                ports > 0 && ports.is_multiple_of(2),
+                "an even number of ports",
+            ),
+            (
+                self.queue_size.is_power_of_two() && self.queue_size <= 32768,
+                "a queue size that is a power of two",
+            ),
+            (
+                self.batch > 0 && self.batch <= self.queue_size / 2,
+                "a batch of at most half the queue",
+            ),
+            (
+                self.frame_len >= frames::MIN_LEN,
+                "frames of 42 bytes or more",
+            ),
+            (self.flows > 0, "a flow at least"),
+            (
+                self.window.is_none_or(|w| w >= self.batch.into()),
+                "a window of a batch or more",
+            ),
+            (
+                self.macs.is_empty() || self.macs.len() == ports,
+                "an address for each port",
+            ),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(LeanError::Config(rule)),
+            None => Ok(()),
+        }
+    }
+
+    fn mac(&self, port: usize) -> [u8; 6] {
+        let given = self.macs.get(port).copied();
+        given.unwrap_or_else(|| mac(port as u8 + 1))
+    }
+}
+
+/// Why the client cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LeanError {
+    /// The configuration makes no sense.
+    #[error("the client needs {0}")]
+    Config(&'static str),
+    /// The session failed.
+    #[error(transparent)]
+    Front(#[from] FrontError),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The back end does not offer what is needed.
+    #[error("the back end does not offer features {0:#x}")]
+    Missing(u64),
+    /// The device broke a rule of the queues.
+    #[error("the device broke a rule: {0}")]
+    Device(&'static str),
+}
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// After this time; what is still on its way then is waited for, but counts for loss only.
+    Elapsed(Duration),
+    /// When every port has sent this many frames and received its partner's, or waited for them in vain.
+    Sent(u64),
+}
+
+/// What one port did in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeanPort {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames received.
+    pub received: u64,
+    /// Bytes received, without virtio headers.
+    pub bytes: u64,
+    /// Kicks given, both queues.
+    pub kicks: u64,
+    /// With `touch`: received frames that were not sent to this port.
+    pub strange: u64,
+    /// Sum of the flow numbers of all frames sent, as far as they were counted: with `rewrite`, or where
+    /// flows do not fit the ring.
+    pub flows_sent: u64,
+    /// With `touch`: sum of the flow numbers of all frames received.
+    pub flows_received: u64,
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug, Default)]
+pub struct LeanReport {
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Frames sent in that time, all ports.
+    pub sent: u64,
+    /// Frames received in that time, all ports.
+    pub received: u64,
+    /// Frames sent and never received, waiting afterwards included.
+    pub lost: u64,
+    /// The ports one by one.
+    pub ports: Vec<LeanPort>,
+}
+
+impl LeanReport {
+    /// Million frames received a second.
+    #[must_use]
+    pub fn mpps(&self) -> f64 {
+        self.received as f64 / self.elapsed.as_secs_f64().max(1e-9) / 1e6
+    }
+}
+
+#[derive(Debug)]
+enum Ports {
+    Split(Vec<Port<Split>>),
+    Packed(Vec<Port<Packed>>),
+}
+
+/// Pairs of connected ports.
+#[derive(Debug)]
+pub struct Lean {
+    config: LeanConfig,
+    ports: Ports,
+}
+
+impl Lean {
+    /// Connects all ports, in order, and starts their queues.
+    ///
+    /// # Errors
+    /// When a session fails or a feature is missing.
+    pub fn connect(config: LeanConfig) -> Result<Self, LeanError> {
+        config.check(config.sockets.len())?;
+        let timeout = config.timeout;
+        let fronts: Result<Vec<_>, FrontError> = if config.listen {
+            // All listen before the first is waited for: back ends call in any order.
+            let bound: std::io::Result<Vec<_>> = config
+                .sockets
+                .iter()
+                .map(|path| FrontListener::bind(path))
+                .collect();
+            bound?.iter().map(|l| l.accept(timeout)).collect()
+        } else {
+            let dial = |path: &PathBuf| FrontEnd::connect(path, timeout);
+            config.sockets.iter().map(dial).collect()
+        };
+        Self::over(fronts?, config)
+    }
+
+    /// Starts the queues of ports over fresh connections.
+    ///
+    /// # Errors
+    /// As [`Lean::connect`].
+    pub fn over(fronts: Vec<FrontEnd>, config: LeanConfig) -> Result<Self, LeanError> {
+        config.check(fronts.len())?;
+        let fronts = fronts.into_iter().enumerate();
+        let ports = if config.packed {
+            let ports: Result<_, _> = fronts.map(|(i, f)| Port::open(f, i, &config)).collect();
+            Ports::Packed(ports?)
+        } else {
+            let ports: Result<_, _> = fronts.map(|(i, f)| Port::open(f, i, &config)).collect();
+            Ports::Split(ports?)
+        };
+        Ok(Self { config, ports })
+    }
+
+    /// `count` ports in front of nothing but a thread that gives buffers back, without a session and
+    /// without touching a frame: what the client could do if the switch cost nothing. The thread runs on
+    /// `cpu` until it is dropped.
+    ///
+    /// # Errors
+    /// When memory or thread cannot be had.
+    pub fn null(
+        config: LeanConfig,
+        count: usize,
+        cpu: Option<usize>,
+    ) -> Result<(Self, NullBackEnd), LeanError> {
+        config.check(count)?;
+        let config = LeanConfig {
+            in_order: true,
+            ..config
+        };
+        let (ports, back) = if config.packed {
+            let (ports, back) = null::start(count, &config, cpu)?;
+            (Ports::Packed(ports), back)
+        } else {
+            let (ports, back) = null::start(count, &config, cpu)?;
+            (Ports::Split(ports), back)
+        };
+        Ok((Self { config, ports }, back))
+    }
+
+    /// Agreed features of each port.
+    #[must_use]
+    pub fn features(&self) -> Vec<u64> {
+        match &self.ports {
+            Ports::Split(ports) => ports.iter().map(|p| p.features).collect(),
+            Ports::Packed(ports) => ports.iter().map(|p| p.features).collect(),
+        }
+    }
+
+    /// Sends and receives on this thread, on the configured CPU, until the end that is asked for.
+    ///
+    /// # Errors
+    /// When the device broke a rule, or the thread cannot be moved to its CPU.
+    pub fn run(&mut self, until: Until) -> Result<LeanReport, LeanError> {
+        let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
+        match &mut self.ports {
+            Ports::Split(ports) => drive::run(ports, until, self.config.patience),
+            Ports::Packed(ports) => drive::run(ports, until, self.config.patience),
+        }
+    }
+}
+
+/// The calling thread on one CPU, until this goes.
+struct Pinned(CpuSet);
+
+impl Pinned {
+    fn to(cpu: usize) -> std::io::Result<Self> {
+        let before = sched_getaffinity(None)?;
+        let mut one = CpuSet::new();
+        one.set(cpu);
+        sched_setaffinity(None, &one)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// Time that is looked at now and then only.
+struct Deadline(Instant);
+
+impl Deadline {
+    fn after(time: Duration) -> Self {
+        Self(Instant::now() + time)
+    }
+
+    fn passed(&self) -> bool {
+        Instant::now() >= self.0
+    }
+}

@@ -1,0 +1,135 @@
+//! The loop.
+
+use std::time::{Duration, Instant};
+
+use super::port::Port;
+use super::ring::Ring;
+use super::{Deadline, LeanError, LeanPort, LeanReport, Until};
+
+/// Rounds between two looks at the clock.
+const ROUNDS: u32 = 256;
+
+/// Receives on all ports, then sends on all up to `goal` frames each since the port came up; whether
+/// anything moved.
+#[inline]
+fn round<R: Ring>(ports: &mut [Port<R>], goal: &[u64]) -> Result<bool, LeanError> {
+    let mut moved = false;
+    for port in ports.iter_mut() {
+        moved |= port.receive()?;
+    }
+    for i in 0..ports.len() {
+        let there = ports[i ^ 1].counts.received;
+        let port = &mut ports[i];
+        let left = goal[i] - port.counts.sent;
+        let on_the_way = port.counts.sent.saturating_sub(there);
+        // Not less than a batch at a time, but for the last ones.
+        let most = left.min(u64::from(port.batch()));
+        if on_the_way.saturating_add(most) <= port.window {
+            moved |= port.send(most)?;
+        }
+    }
+    if !moved {
+        ports.iter_mut().for_each(Port::idle);
+    }
+    Ok(moved)
+}
+
+fn counts<R>(ports: &[Port<R>]) -> Vec<LeanPort> {
+    ports.iter().map(|p| p.counts).collect()
+}
+
+fn received<R>(ports: &[Port<R>]) -> u64 {
+    ports.iter().map(|p| p.counts.received).sum()
+}
+
+fn since(now: &LeanPort, before: &LeanPort) -> LeanPort {
+    LeanPort {
+        sent: now.sent - before.sent,
+        received: now.received - before.received,
+        bytes: now.bytes - before.bytes,
+        kicks: now.kicks - before.kicks,
+        strange: now.strange - before.strange,
+        flows_sent: now.flows_sent - before.flows_sent,
+        flows_received: now.flows_received - before.flows_received,
+    }
+}
+
+/// Rounds until `time` is over.
+fn for_time<R: Ring>(ports: &mut [Port<R>], time: Duration) -> Result<(), LeanError> {
+    let endless = vec![u64::MAX; ports.len()];
+    let end = Deadline::after(time);
+    while !end.passed() {
+        for _ in 0..ROUNDS {
+            round(ports, &endless)?;
+        }
+    }
+    Ok(())
+}
+
+/// Rounds until `goal` is sent and `expected` frames are received in all, or nothing came in for
+/// `patience`; the time of the last frame.
+fn settle<R: Ring>(
+    ports: &mut [Port<R>],
+    goal: &[u64],
+    expected: u64,
+    patience: Duration,
+) -> Result<Instant, LeanError> {
+    let (mut last, mut last_at) = (received(ports), Instant::now());
+    while received(ports) < expected && last_at.elapsed() < patience {
+        for _ in 0..ROUNDS {
+            round(ports, goal)?;
+        }
+        if received(ports) != last {
+            (last, last_at) = (received(ports), Instant::now());
+        } else {
+            // The back end may want this very CPU.
+            std::thread::yield_now();
+        }
+    }
+    Ok(last_at)
+}
+
+/// See [`super::Lean::run`].
+pub(super) fn run<R: Ring>(
+    ports: &mut [Port<R>],
+    until: Until,
+    patience: Duration,
+) -> Result<LeanReport, LeanError> {
+    let before = counts(ports);
+    let start = Instant::now();
+    let (elapsed, at_end) = match until {
+        Until::Elapsed(time) => {
+            for_time(ports, time)?;
+            let end = (start.elapsed(), counts(ports));
+            let goal: Vec<u64> = ports.iter().map(|p| p.counts.sent).collect();
+            let sent: u64 = end
+                .1
+                .iter()
+                .zip(&before)
+                .map(|(n, b)| n.sent - b.sent)
+                .sum();
+            let expected = before.iter().map(|b| b.received).sum::<u64>() + sent;
+            settle(ports, &goal, expected, patience)?;
+            end
+        }
+        Until::Sent(count) => {
+            let goal: Vec<u64> = before.iter().map(|b| b.sent + count).collect();
+            let expected = received(ports) + count * ports.len() as u64;
+            let end = settle(ports, &goal, expected, patience)?;
+            (end - start, counts(ports))
+        }
+    };
+    let after = counts(ports);
+    let parts = |now: &[LeanPort]| -> Vec<LeanPort> {
+        now.iter().zip(&before).map(|(n, b)| since(n, b)).collect()
+    };
+    let (measured, all) = (parts(&at_end), parts(&after));
+    let total = |ports: &[LeanPort], of: fn(&LeanPort) -> u64| ports.iter().map(of).sum::<u64>();
+    Ok(LeanReport {
+        elapsed,
+        sent: total(&measured, |p| p.sent),
+        received: total(&measured, |p| p.received),
+        lost: total(&all, |p| p.sent).saturating_sub(total(&all, |p| p.received)),
+        ports: measured,
+    })
+}

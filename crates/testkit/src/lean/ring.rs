@@ -1,0 +1,70 @@
+//! What the client needs of a ring, whatever its layout.
+
+use super::LeanError;
+use crate::driver::QueueAddrs;
+use crate::guest_ram::GuestRam;
+
+/// Equal buffers, one for each entry of a ring, which buffer `n` is `n` strides into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    /// Guest-physical address of the first.
+    pub(super) gpa: u64,
+    /// Bytes from one to the next.
+    pub(super) stride: u32,
+    /// Bytes of each.
+    pub(super) len: u32,
+}
+
+impl Buffers {
+    pub(super) fn at(&self, id: u16) -> u64 {
+        self.gpa + u64::from(id) * u64::from(self.stride)
+    }
+}
+
+/// What a ring is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingOptions {
+    /// Entries, a power of two.
+    pub(super) size: u16,
+    /// The device writes the buffers.
+    pub(super) writable: bool,
+    /// IN_ORDER was agreed on.
+    pub(super) in_order: bool,
+}
+
+/// The driver's half of a ring in which every buffer takes one descriptor and is offered again where the
+/// device returned it.
+pub(super) trait Ring: Sized + Send {
+    /// What a device's half is made of.
+    type Device: super::null::Device;
+
+    /// A ring with all buffers described and none offered.
+    fn new(ram: &GuestRam, buffers: Buffers, options: RingOptions) -> Self;
+
+    /// Where it is.
+    fn addrs(&self) -> QueueAddrs;
+
+    /// The base of the unused ring for SET_VRING_BASE.
+    const FIRST_BASE: u32;
+
+    /// The other half, for the null back end.
+    fn device(&self) -> Self::Device;
+
+    /// Entries that can be offered.
+    fn free(&self) -> u16;
+
+    /// Buffer in the entry `ahead` of the next one to be offered; `ahead` is less than `free`.
+    fn buffer(&self, ahead: u16) -> u16;
+
+    /// Offers the next `n` buffers, at most `free`.
+    fn offer(&mut self, n: u16);
+
+    /// Takes back what the device used: buffer and bytes written of each; returns how many.
+    fn take(&mut self, each: impl FnMut(u16, u32)) -> Result<u16, LeanError>;
+
+    /// Takes back without looking at what was written.
+    fn reclaim(&mut self) -> Result<u16, LeanError>;
+
+    /// Whether the device asks for kicks now.
+    fn wants_kick(&self) -> bool;
+}
