@@ -5,6 +5,7 @@ mod guests;
 mod host;
 mod hostile;
 mod leaks;
+mod lean;
 mod load;
 mod threats;
 mod traffic;

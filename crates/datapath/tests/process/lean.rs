@@ -1,0 +1,68 @@
+//! The lean client, which measurements are made with, through the real switch.
+
+use channel::switching::Role;
+use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
+
+use crate::host::{Host, PATIENCE};
+
+const FRAMES: u64 = 3000;
+
+fn config(host: &Host) -> LeanConfig {
+    LeanConfig {
+        sockets: [1, 2].map(|id| host.socket(id)).into(),
+        queue_size: 256,
+        batch: 16,
+        window: Some(64),
+        touch: true,
+        flows: 100,
+        timeout: PATIENCE,
+        patience: PATIENCE,
+        ..LeanConfig::default()
+    }
+}
+
+#[track_caller]
+fn all_there(report: &LeanReport, len: u64) {
+    let totals = (report.sent, report.received, report.lost);
+    assert_eq!(totals, (2 * FRAMES, 2 * FRAMES, 0), "{report:?}");
+    let (one, two) = (&report.ports[0], &report.ports[1]);
+    for (from, to) in [(one, two), (two, one)] {
+        assert_eq!((to.bytes, to.strange), (len * FRAMES, 0));
+        assert_eq!(to.flows_received, from.flows_sent);
+    }
+}
+
+#[test]
+fn what_fits_the_rings_arrives_whole() {
+    for (packed, in_order) in [(false, true), (false, false), (true, true), (true, false)] {
+        for frame_len in [64, 1500] {
+            let host = Host::with_ports(1..=2);
+            let config = LeanConfig {
+                packed,
+                in_order,
+                frame_len,
+                ..config(&host)
+            };
+            let mut lean = Lean::connect(config).expect("sessions");
+            let report = lean.run(Until::Sent(FRAMES)).expect("a correct device");
+            all_there(&report, frame_len.into());
+            assert_eq!(host.totals(), (2 * FRAMES, 2 * FRAMES, 0));
+        }
+    }
+}
+
+#[test]
+fn a_listening_client_is_called() {
+    let mut host = Host::new();
+    for id in [1, 2] {
+        let config = host.config(id, 1, Role::Client);
+        host.add(config);
+    }
+    let config = LeanConfig {
+        listen: true,
+        ..config(&host)
+    };
+    let mut lean = Lean::connect(config).expect("sessions");
+    let report = lean.run(Until::Sent(FRAMES)).expect("a correct device");
+    all_there(&report, 64);
+}
