@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit e2e miri fuzz clean
+.PHONY: help setup build demo test check unit e2e bench miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,6 +26,11 @@ unit: ## Unit and property tests: no root, seconds once built
 
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 	LASTHOP_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" cargo test --package lasthop-e2e
+
+bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
+	@crates/bench/setup
+	cargo build --release --package lasthop-bench
+	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \

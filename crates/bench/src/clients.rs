@@ -1,0 +1,67 @@
+//! What sends frames through a switch. A client has two ports, and each frame that arrives at one is sent back.
+//!
+//! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. A leaner client is
+//! another implementation of [`Client`]; where it is built for a peer is [`start`].
+
+pub(crate) mod testpmd;
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::experiments::Plan;
+use crate::peers::Peer;
+
+/// The layout of the client's queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Split,
+    Packed,
+}
+
+impl Layout {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Split => "split",
+            Self::Packed => "packed",
+        }
+    }
+}
+
+/// What a client sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// Frames bounce for ever between the two ports.
+    Bounce,
+    /// Both ports send frames of this many flows as fast as they can.
+    Flows(u32),
+}
+
+/// A running client, attached to a peer.
+pub(crate) trait Client {
+    fn name(&self) -> &'static str;
+
+    /// Changes to frames of `size` bytes, without checksum. The client and its peer must be thawed.
+    fn set_size(&mut self, size: u32) -> Result<()>;
+
+    /// Frames that arrive in a second, both directions added, over `window`, in millions.
+    fn mpps(&mut self, window: Duration) -> Result<f64>;
+
+    /// Stops where it stands, using no CPU.
+    fn freeze(&self) -> Result<()>;
+
+    /// Goes on.
+    fn thaw(&self) -> Result<()>;
+}
+
+/// Starts the client and attaches it to both ports of a peer.
+pub(crate) fn start(
+    plan: &Plan,
+    peer: &Peer,
+    layout: Layout,
+    traffic: Traffic,
+) -> Result<Box<dyn Client>> {
+    Ok(Box::new(testpmd::Testpmd::start(
+        plan, peer, layout, traffic,
+    )?))
+}

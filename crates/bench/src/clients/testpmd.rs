@@ -1,0 +1,169 @@
+//! DPDK's testpmd with two `net_virtio_user` ports, in ordinary pages, forwarding on the client's core.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use super::{Client, Layout, Traffic};
+use crate::experiments::Plan;
+use crate::peers::{PROGRAM_DPDK, Peer};
+use crate::process::{Process, words};
+use crate::stop;
+
+/// How long testpmd may take for anything that it prints.
+const ANSWER: Duration = Duration::from_secs(20);
+const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+/// What it prints when it starts to forward, and with each port's statistics.
+const STARTED: &str = "packet forwarding - ports=";
+const RATE: &str = "Rx-pps:";
+
+/// A running testpmd.
+pub(crate) struct Testpmd {
+    process: Process,
+    traffic: Traffic,
+    started: usize,
+    _folder: TempDir,
+}
+
+impl Testpmd {
+    /// Starts testpmd and waits until both ports are up.
+    pub(crate) fn start(
+        plan: &Plan,
+        peer: &Peer,
+        layout: Layout,
+        traffic: Traffic,
+    ) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("lasthop-bench-pmd-")
+            .tempdir()?;
+        let arguments = arguments(plan, peer, layout, traffic, folder.path());
+        let log = folder.path().join("log");
+        let mut process = Process::start("testpmd", &[], &arguments, &log)?;
+        process.wait_output("its ports come up", ANSWER, |output| {
+            output.contains("Checking link statuses").then_some(())
+        })?;
+        process.tell(match traffic {
+            Traffic::Bounce => "set fwd mac",
+            Traffic::Flows(_) => "set fwd flowgen",
+        })?;
+        Ok(Self {
+            process,
+            traffic,
+            started: 0,
+            _folder: folder,
+        })
+    }
+
+    fn show(&mut self) -> Result<String> {
+        let before = self.process.output().matches(RATE).count();
+        self.process.tell("show port stats all")?;
+        self.process
+            .wait_output("its statistics", ANSWER, |output| {
+                // The line must be complete, so its neighbour counts: one for each port.
+                (output.matches("Tx-bps:").count() >= before + 2).then(|| output.to_owned())
+            })
+    }
+}
+
+impl Client for Testpmd {
+    fn name(&self) -> &'static str {
+        "testpmd"
+    }
+
+    fn set_size(&mut self, size: u32) -> Result<()> {
+        if self.started > 0 {
+            self.process.tell("stop")?;
+        }
+        self.process.tell(&format!("set txpkts {size}"))?;
+        self.process.tell(match self.traffic {
+            Traffic::Bounce => "start tx_first 32",
+            Traffic::Flows(_) => "start",
+        })?;
+        self.started += 1;
+        let started = self.started;
+        self.process.wait_output("forwarding", ANSWER, |output| {
+            (output.matches(STARTED).count() >= started).then_some(())
+        })
+    }
+
+    fn mpps(&mut self, window: Duration) -> Result<f64> {
+        self.show()?;
+        stop::sleep(window)?;
+        let output = self.show()?;
+        let rate = last_rate(&output).context("testpmd's statistics are not what they were")?;
+        Ok(rate / 1e6)
+    }
+
+    fn freeze(&self) -> Result<()> {
+        self.process.freeze();
+        Ok(())
+    }
+
+    fn thaw(&self) -> Result<()> {
+        self.process.thaw();
+        Ok(())
+    }
+}
+
+/// Received frames in a second, of the last two blocks of statistics: those of both ports.
+fn last_rate(output: &str) -> Option<f64> {
+    let rates: Option<Vec<f64>> = output
+        .rsplit(RATE)
+        .take(2)
+        .map(|rest| rest.split_whitespace().next()?.parse().ok())
+        .collect();
+    rates.map(|rates| rates.iter().sum())
+}
+
+fn arguments(
+    plan: &Plan,
+    peer: &Peer,
+    layout: Layout,
+    traffic: Traffic,
+    folder: &Path,
+) -> Vec<String> {
+    let [switch, client] = plan.cores;
+    let prefix = folder.file_name().unwrap_or_default().to_string_lossy();
+    // Line-buffered, because its output is read from a file while it runs. The main core takes commands only.
+    let mut all = words(&format!(
+        "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m 768 -l {switch},{client} --main-lcore={switch} \
+         --no-telemetry --file-prefix={prefix}"
+    ));
+    for (index, socket) in peer.sockets().iter().enumerate() {
+        let (path, server) = (socket.display(), u8::from(peer.client_listens()));
+        let packed = u8::from(layout == Layout::Packed);
+        all.push(format!(
+            "--vdev=net_virtio_user{index},mac={},path={path},server={server},packed_vq={packed},queues=1,\
+             mrg_rxbuf=1,in_order=1,queue_size=1024",
+            MACS[index]
+        ));
+    }
+    all.extend(words(&format!(
+        "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=16384 --eth-peer=0,{} --eth-peer=1,{}",
+        MACS[1], MACS[0]
+    )));
+    if let Traffic::Flows(flows) = traffic {
+        all.push(format!("--flowgen-flows={flows}"));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_rates_of_both_ports_are_added() {
+        let block = |first, second| {
+            format!(
+                "  Throughput (since last show)\n  Rx-pps:  {first}  Rx-bps: 5\n  Tx-pps: 7 Tx-bps: 8\n\
+                 Rx-pps: {second} Rx-bps: 5\n Tx-pps: 7 Tx-bps: 8\n"
+            )
+        };
+        let output = block(1, 2) + &block(3_000_000, 4_000_000);
+        assert_eq!(last_rate(&output), Some(7e6));
+        assert_eq!(last_rate("nothing"), None);
+    }
+}

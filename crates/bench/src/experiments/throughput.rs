@@ -1,0 +1,193 @@
+//! Frames through each peer in turn: A B C A B C.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{Plan, progress};
+use crate::clients::{self, Client, Layout, Traffic};
+use crate::hugepages::HugePages;
+use crate::peers::{Kind, Peer};
+use crate::report::{Body, Report};
+use crate::sample::{Cell, Sample, Verdict, take, wait_quiet};
+use crate::stop;
+
+const SIZES: [u32; 3] = [64, 256, 1500];
+const FLOWS: [u32; 3] = [1, 1024, 100_000];
+
+/// By frame size, split and packed.
+pub(crate) fn frames(plan: &Plan) -> Result<Report> {
+    let mut run = Run::new(plan, "frames");
+    for layout in [Layout::Split, Layout::Packed] {
+        run.setting(layout, Traffic::Bounce, &SIZES)?;
+    }
+    Ok(run.report("Throughput by frame size", "bytes of a frame"))
+}
+
+/// By number of flows, 64 bytes, split. Frames of both ports have one source address, which moves from port to
+/// port for a switch that learns.
+pub(crate) fn flows(plan: &Plan) -> Result<Report> {
+    let mut run = Run::new(plan, "flows");
+    for flows in FLOWS {
+        run.setting(Layout::Split, Traffic::Flows(flows), &[64])?;
+    }
+    Ok(run.report("Throughput by flows, 64-byte frames, split queues", "flows"))
+}
+
+/// A peer with its client; both frozen but for their own samples. The client goes first.
+struct Pair {
+    client: Box<dyn Client>,
+    peer: Peer,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    name: &'static str,
+    samples: Vec<Sample>,
+    notes: Vec<String>,
+    pages: Option<HugePages>,
+    /// What is left of the time to wait for a quiet machine.
+    patience: Duration,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan, name: &'static str) -> Self {
+        let mut notes = Vec::new();
+        let wanted = Kind::ALL.map(Kind::huge_pages).iter().sum();
+        let pages = HugePages::reserve(wanted)
+            .map_err(|error| notes.push(format!("no huge pages, so no DPDK peers: {error:#}")))
+            .ok();
+        notes.push("Linux bridge with TAP: not measured yet".to_owned());
+        Self {
+            plan,
+            name,
+            samples: Vec::new(),
+            notes,
+            pages,
+            patience: plan.patience,
+        }
+    }
+
+    /// All sizes with one start of every peer and client.
+    fn setting(&mut self, layout: Layout, traffic: Traffic, sizes: &[u32]) -> Result<()> {
+        let mut pairs = Vec::new();
+        for kind in Kind::ALL {
+            if kind.huge_pages() > 0 && self.pages.is_none() {
+                continue;
+            }
+            progress(&format!(
+                "{}: {} starts, {}",
+                self.name,
+                kind.name(),
+                layout.name()
+            ));
+            match start(self.plan, kind, layout, traffic) {
+                Ok(pair) => pairs.push(pair),
+                Err(error) => {
+                    stop::check()?;
+                    let note = format!("{}, {}: {error:#}", kind.name(), layout.name());
+                    progress(&note);
+                    self.notes.push(note);
+                }
+            }
+        }
+        for &size in sizes {
+            self.size(&mut pairs, &cell(layout, traffic, size), size)?;
+        }
+        Ok(())
+    }
+
+    fn size(&mut self, pairs: &mut [Pair], cell: &Cell, size: u32) -> Result<()> {
+        for pair in &mut *pairs {
+            pair.peer.thaw();
+            pair.client.thaw()?;
+            pair.client.set_size(size)?;
+            pair.client.freeze()?;
+            pair.peer.freeze();
+        }
+        // Samples that do not count are taken again, within bounds.
+        for round in 1..=2 * self.plan.rounds {
+            if pairs.iter().all(|pair| self.enough(pair.peer.kind(), cell)) {
+                break;
+            }
+            for pair in &mut *pairs {
+                self.wait_if_disturbed()?;
+                let sample = take(self.plan, &pair.peer, &mut *pair.client, cell, round)?;
+                self.say(&sample);
+                self.samples.push(sample);
+            }
+        }
+        Ok(())
+    }
+
+    /// After a sample that others disturbed, the next one waits for them to end.
+    fn wait_if_disturbed(&mut self) -> Result<()> {
+        let last = self.samples.last();
+        if last.is_some_and(|sample| sample.verdict == Verdict::Disturbed)
+            && !self.patience.is_zero()
+        {
+            progress("others use the machine: waiting for them");
+            let begin = Instant::now();
+            wait_quiet(self.patience)?;
+            self.patience = self.patience.saturating_sub(begin.elapsed());
+        }
+        Ok(())
+    }
+
+    fn enough(&self, kind: Kind, cell: &Cell) -> bool {
+        let kept = self.samples.iter().filter(|sample| {
+            sample.peer == kind.name() && sample.cell == *cell && sample.verdict == Verdict::Kept
+        });
+        kept.count() >= self.plan.rounds as usize
+    }
+
+    fn say(&self, sample: &Sample) {
+        let verdict = match sample.verdict {
+            Verdict::Kept => sample.placement.map_or("", |placement| placement.name()),
+            Verdict::Flipped => "flipped, dropped",
+            Verdict::Disturbed => "disturbed by other load, dropped",
+        };
+        progress(&format!(
+            "{} {}, round {}: {} {:.2} Mpps, {verdict} ({:.0}/{:.0} ns, others {:.0} %)",
+            self.name,
+            sample.cell.name,
+            sample.round,
+            sample.peer,
+            sample.mpps,
+            sample.before_ns,
+            sample.after_ns,
+            sample.others_percent,
+        ));
+    }
+
+    fn report(self, title: &str, axis: &'static str) -> Report {
+        let body = Body::Throughput {
+            axis,
+            samples: self.samples,
+        };
+        Report::new(self.plan, self.name, title, self.notes, body)
+    }
+}
+
+fn start(plan: &Plan, kind: Kind, layout: Layout, traffic: Traffic) -> Result<Pair> {
+    let peer = Peer::start(kind, plan)?;
+    let client = clients::start(plan, &peer, layout, traffic)?;
+    client.freeze()?;
+    peer.freeze();
+    Ok(Pair { client, peer })
+}
+
+fn cell(layout: Layout, traffic: Traffic, size: u32) -> Cell {
+    match traffic {
+        Traffic::Bounce => Cell {
+            name: format!("{size} B {}", layout.name()),
+            series: layout.name().to_owned(),
+            x: f64::from(size),
+        },
+        Traffic::Flows(flows) => Cell {
+            name: format!("{flows} flows"),
+            series: layout.name().to_owned(),
+            x: f64::from(flows),
+        },
+    }
+}

@@ -1,0 +1,110 @@
+//! `lasthop-bench`: Lasthop and its peers in turn, on the same machine, with the same client.
+//!
+//! ```text
+//!   experiments   frames, flows, idle, growth: what is run, in which order
+//!   sample        one measurement: placement before and after, other load, verdict
+//!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder
+//!   clients       what sends frames through them
+//!   placement, procfs, hugepages, process     the machine
+//!   statistics, report, plot                  what is made of the samples
+//! ```
+//!
+//! A figure means something only beside another one that was taken in the same minute with the same way
+//! between the two cores. So peers take turns, every sample is labelled `near` or `far` by the time that a
+//! cache line needs between the cores, and samples in which the label flipped or somebody else used the
+//! machine are dropped, and said to be.
+
+mod clients;
+mod experiments;
+mod hugepages;
+mod machine;
+mod peers;
+mod placement;
+mod plot;
+mod process;
+mod procfs;
+mod report;
+mod sample;
+mod statistics;
+mod stop;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::experiments::Plan;
+
+/// Run Lasthop and its peers in turn, and print what is faster.
+#[derive(Debug, Parser)]
+#[command(name = "lasthop-bench", version, max_term_width = 100)]
+struct Arguments {
+    /// What to run; everything when nothing is named
+    experiments: Vec<Experiment>,
+    /// Fewer and shorter samples: a first look in a few minutes
+    #[arg(long)]
+    quick: bool,
+    /// The core of the switch
+    #[arg(long, default_value_t = 0, value_name = "CORE")]
+    switch_core: usize,
+    /// The core of the client
+    #[arg(long, default_value_t = 1, value_name = "CORE")]
+    client_core: usize,
+    /// Directory with the binaries `lasthop`, `lasthop-control` and `lasthop-switch`; default: where
+    /// lasthop-bench lies
+    #[arg(long, value_name = "DIR", env = "LASTHOP_BIN")]
+    bin: Option<PathBuf>,
+    /// Where JSON and plots are written
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    out: PathBuf,
+    /// A round trip of a cache line below this is `near`, in nanoseconds
+    #[arg(long, value_name = "NS", default_value_t = placement::NEAR_BELOW_NS)]
+    near_below: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Experiment {
+    /// Throughput by frame size, split and packed, beside the peers
+    Frames,
+    /// Throughput by number of flows, beside the peers
+    Flows,
+    /// CPU use without traffic, by number of attached ports
+    Idle,
+    /// Memory and start-up time by number of ports
+    Growth,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    stop::on_signals()?;
+    machine::raise_open_files();
+    let plan = Plan::new(&arguments)?;
+    std::fs::create_dir_all(&plan.out)?;
+    let mut wanted = arguments.experiments.clone();
+    if wanted.is_empty() {
+        wanted = Experiment::value_variants().to_vec();
+    }
+    wanted.sort();
+    wanted.dedup();
+    report::print_heading(&plan);
+    for experiment in wanted {
+        let report = match experiment {
+            Experiment::Frames => experiments::throughput::frames(&plan)?,
+            Experiment::Flows => experiments::throughput::flows(&plan)?,
+            Experiment::Idle => experiments::ports::idle(&plan)?,
+            Experiment::Growth => experiments::ports::growth(&plan)?,
+        };
+        report.save(&plan.out)?;
+        println!("{}", report.markdown());
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! The switches that are measured. Each is started with two vhost-user ports, and with one forwarding thread on
+//! the switch's core.
+
+mod forwarder;
+pub(crate) mod lasthop;
+mod ovs;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use tempfile::TempDir;
+
+use crate::experiments::Plan;
+use crate::process::{Process, installed};
+use crate::procfs;
+
+/// DPDK's test program: a client, and a peer without any switching.
+pub(crate) const PROGRAM_DPDK: &str = "dpdk-testpmd";
+/// How long a peer may take to come up.
+const START: Duration = Duration::from_secs(20);
+
+/// A switch, as rows of tables name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Lasthop,
+    Ovs,
+    Forwarder,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Lasthop, Self::Ovs, Self::Forwarder];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Lasthop => "Lasthop",
+            Self::Ovs => "OVS-DPDK",
+            Self::Forwarder => "DPDK forwarder",
+        }
+    }
+
+    /// Huge pages of 2 MiB that it wants.
+    pub(crate) fn huge_pages(self) -> u64 {
+        match self {
+            Self::Lasthop => 0,
+            // 300 MB at start, and 262144 buffers for the ports. Of less it leaves nothing to others.
+            Self::Ovs => 640,
+            Self::Forwarder => 224,
+        }
+    }
+
+    /// Why it cannot be measured here at all.
+    fn lacks(self, plan: &Plan) -> Option<String> {
+        let (program, package) = match self {
+            Self::Lasthop => (
+                plan.bin.join("lasthop").display().to_string(),
+                "run 'make build'",
+            ),
+            Self::Ovs => (ovs::SWITCH.to_owned(), "install openvswitch-switch-dpdk"),
+            Self::Forwarder => (PROGRAM_DPDK.to_owned(), "install dpdk and dpdk-dev"),
+        };
+        (!installed(&program)).then(|| format!("there is no {program}: {package}"))
+    }
+}
+
+/// A running switch with two ports.
+pub(crate) struct Peer {
+    kind: Kind,
+    processes: Vec<Process>,
+    sockets: [PathBuf; 2],
+    client_listens: bool,
+    /// Dropped last: what runs has files in it.
+    _folder: TempDir,
+}
+
+impl Peer {
+    /// Starts a switch; it is thawed and ready for clients.
+    pub(crate) fn start(kind: Kind, plan: &Plan) -> Result<Self> {
+        if let Some(reason) = kind.lacks(plan) {
+            bail!("{reason}");
+        }
+        match kind {
+            Kind::Lasthop => lasthop::start(plan),
+            Kind::Ovs => ovs::start(plan),
+            Kind::Forwarder => forwarder::start(plan),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The sockets of its two ports.
+    pub(crate) fn sockets(&self) -> &[PathBuf; 2] {
+        &self.sockets
+    }
+
+    /// Whether the switch dials, so that the client has to listen.
+    pub(crate) fn client_listens(&self) -> bool {
+        self.client_listens
+    }
+
+    /// Takes a switch that polls off its core. One that sleeps without traffic is left alone: its supervisor
+    /// would take the pause for a fault.
+    pub(crate) fn freeze(&self) {
+        if self.kind != Kind::Lasthop {
+            self.processes.iter().for_each(Process::freeze);
+        }
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) {
+        self.processes.iter().for_each(Process::thaw);
+    }
+
+    /// CPU time of all its processes.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let processes = self.processes.iter();
+        processes
+            .map(|process| procfs::family_seconds(process.pid()))
+            .sum()
+    }
+}

@@ -1,0 +1,135 @@
+//! Open vSwitch with DPDK: its own database in a temporary folder, one polling thread, two ports in the client
+//! role, and explicit unicast flows, because a learning bridge would flood testpmd's addresses.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use super::{Kind, Peer, START};
+use crate::experiments::Plan;
+use crate::process::{Process, run, words};
+use crate::stop;
+
+/// Debian's build with DPDK.
+pub(super) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+pub(super) fn start(plan: &Plan) -> Result<Peer> {
+    let folder = tempfile::Builder::new()
+        .prefix("lasthop-bench-ovs-")
+        .tempdir()?;
+    let path = folder.path();
+    let database = start_database(path)?;
+    configure(path, plan.cores[0])?;
+    let switch = start_switch(path)?;
+    add_bridge(path).with_context(|| end_of(&switch.output()))?;
+    Ok(Peer {
+        kind: Kind::Ovs,
+        processes: vec![switch, database],
+        sockets: ["v0.sock", "v1.sock"].map(|name| path.join(name)),
+        client_listens: true,
+        _folder: folder,
+    })
+}
+
+/// The folder's variables: everything that Open vSwitch writes goes there.
+fn environment(folder: &Path) -> [(&'static str, &Path); 3] {
+    ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"].map(|name| (name, folder))
+}
+
+/// A program with the folder's variables set, as words for [`Process::start`].
+fn with_environment(folder: &Path, command: &str) -> Vec<String> {
+    let mut all = vec!["env".to_owned()];
+    all.extend(environment(folder).map(|(name, value)| format!("{name}={}", value.display())));
+    all.extend(words(command));
+    all
+}
+
+fn start_database(folder: &Path) -> Result<Process> {
+    let at = folder.display();
+    run(
+        &words(&format!("ovsdb-tool create {at}/conf.db {SCHEMA}")),
+        &environment(folder),
+    )?;
+    let command = format!(
+        "ovsdb-server {at}/conf.db --remote=punix:{at}/db.sock --pidfile={at}/ovsdb.pid --unixctl={at}/ovsdb.ctl"
+    );
+    let log = folder.join("ovsdb.log");
+    let database = Process::start(
+        "ovsdb-server",
+        &[],
+        &with_environment(folder, &command),
+        &log,
+    )?;
+    let socket = folder.join("db.sock");
+    stop::wait("ovsdb-server listens", START, || {
+        Ok(socket.exists().then_some(()))
+    })?;
+    Ok(database)
+}
+
+fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
+    let database = folder.join("db.sock");
+    let mut command = words(&format!(
+        "ovs-vsctl --timeout=20 --db=unix:{}",
+        database.display()
+    ));
+    command.extend_from_slice(arguments);
+    run(&command, &environment(folder))
+}
+
+fn configure(folder: &Path, core: usize) -> Result<()> {
+    vsctl(folder, &words("--no-wait init"))?;
+    let mask = 1_u64 << core;
+    let mut settings = words(&format!(
+        "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=300 \
+         other_config:dpdk-lcore-mask=0x{mask:x} other_config:pmd-cpu-mask=0x{mask:x}"
+    ));
+    settings.push("other_config:dpdk-extra=\"--no-pci --in-memory\"".to_owned());
+    vsctl(folder, &settings).map(drop)
+}
+
+fn start_switch(folder: &Path) -> Result<Process> {
+    let at = folder.display();
+    let command = format!("{SWITCH} unix:{at}/db.sock --pidfile={at}/vs.pid --unixctl={at}/vs.ctl");
+    let log = folder.join("vswitchd.log");
+    Process::start(
+        "ovs-vswitchd",
+        &[],
+        &with_environment(folder, &command),
+        &log,
+    )
+}
+
+fn add_bridge(folder: &Path) -> Result<()> {
+    vsctl(
+        folder,
+        &words("add-br br0 -- set bridge br0 datapath_type=netdev"),
+    )?;
+    for (index, number) in [(0, 1), (1, 2)] {
+        let socket = folder.join(format!("v{index}.sock"));
+        vsctl(
+            folder,
+            &words(&format!(
+                "add-port br0 v{index} -- set Interface v{index} type=dpdkvhostuserclient \
+                 options:vhost-server-path={} ofport_request={number}",
+                socket.display()
+            )),
+        )?;
+    }
+    let bridge = folder.join("br0.mgmt");
+    let ofctl = |what: &str, flow: &str| {
+        let command = format!("ovs-ofctl {what} {} {flow}", bridge.display());
+        run(&words(&command), &environment(folder))
+    };
+    ofctl("del-flows", "")?;
+    ofctl("add-flow", "in_port=1,actions=output:2")?;
+    ofctl("add-flow", "in_port=2,actions=output:1")?;
+    Ok(())
+}
+
+/// The end of a log, for an error.
+fn end_of(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(6)..].join("\n")
+}

@@ -1,0 +1,205 @@
+//! What `/proc` says: who used the cores, and who holds how much memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Ticks of `/proc` in a second; Linux fixes USER_HZ for programs.
+const TICKS: f64 = 100.0;
+
+/// CPU time up to now, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct CpuTimes {
+    /// Of all cores, by everybody.
+    pub(crate) busy: f64,
+    /// Taken by the hypervisor for others.
+    pub(crate) steal: f64,
+    /// By this process and all that it started.
+    pub(crate) ours: f64,
+}
+
+impl CpuTimes {
+    pub(crate) fn now() -> Self {
+        let (busy, steal) =
+            total(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or_default();
+        let us = std::process::id();
+        let mut family = descendants(us);
+        family.push(us);
+        Self {
+            busy,
+            steal,
+            ours: family.into_iter().map(cpu_seconds).sum(),
+        }
+    }
+
+    /// What happened between `before` and this.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            busy: self.busy - before.busy,
+            steal: self.steal - before.steal,
+            ours: self.ours - before.ours,
+        }
+    }
+
+    /// CPU time of everybody else. What a process of ours that has ended used counts as theirs, so nothing of
+    /// ours should end in between.
+    pub(crate) fn others(self) -> f64 {
+        (self.busy - self.ours).max(0.0)
+    }
+}
+
+/// Busy and stolen seconds of all cores, of `/proc/stat`.
+fn total(stat: &str) -> Option<(f64, f64)> {
+    let line = stat.lines().find(|line| line.starts_with("cpu "))?;
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .skip(1)
+        .map_while(|word| word.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal
+    let [user, nice, system, _, _, irq, softirq, steal, ..] = ticks[..] else {
+        return None;
+    };
+    Some((
+        (user + nice + system + irq + softirq) / TICKS,
+        steal / TICKS,
+    ))
+}
+
+/// CPU time of a process with all its threads, in seconds; 0 when it is gone.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    exact_seconds(pid).unwrap_or_else(|| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        ticks_of(&stat).unwrap_or_default() / TICKS
+    })
+}
+
+/// The same from the scheduler's own nanoseconds, where the kernel has them.
+fn exact_seconds(pid: u32) -> Option<f64> {
+    let mut sum = 0.0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        sum += text.split_whitespace().next()?.parse::<f64>().ok()?;
+    }
+    Some(sum / 1e9)
+}
+
+/// User and system ticks of `/proc/PID/stat`. The name before them may hold anything, blanks and brackets too.
+fn ticks_of(stat: &str) -> Option<f64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: f64 = fields.next()?.parse().ok()?;
+    let system: f64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// All processes below `pid`, at any depth.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(child) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(parent) = status(child, "PPid").and_then(|value| value.parse().ok()) {
+            children.entry(parent).or_default().push(child);
+        }
+    }
+    let mut found = children.remove(&pid).unwrap_or_default();
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children.remove(&found[next]).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// CPU time of a process and all below it, in seconds.
+pub(crate) fn family_seconds(pid: u32) -> f64 {
+    let below: f64 = descendants(pid).into_iter().map(cpu_seconds).sum();
+    below + cpu_seconds(pid)
+}
+
+/// Memory of a process and all below it, in KiB: anonymous and shared, what several of them share counted once
+/// and what they share with guests in part (the proportional set size), without program files. Where that may not
+/// be read, their anonymous memory.
+pub(crate) fn family_kib(pid: u32) -> u64 {
+    let mut family = descendants(pid);
+    family.push(pid);
+    let one = |pid| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        proportional(&text).or_else(|| status(pid, "RssAnon").and_then(|value| kib(&value)))
+    };
+    family.into_iter().filter_map(one).sum()
+}
+
+/// Anonymous and shared memory of `/proc/PID/smaps_rollup`, in KiB.
+fn proportional(rollup: &str) -> Option<u64> {
+    let value = |key| {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(kib)
+    };
+    Some(value("Pss_Anon:")? + value("Pss_Shmem:")?)
+}
+
+/// The number of `   12 kB`.
+fn kib(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+fn status(pid: u32, key: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_of_stat_is_summed() {
+        let stat = "cpu  100 20 30 4000 50 6 4 7 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
+        assert_eq!(total(stat), Some((1.6, 0.07)));
+        assert_eq!(total("cpu 1 2\n"), None);
+        assert_eq!(total(""), None);
+    }
+
+    #[test]
+    fn a_name_with_brackets_is_skipped() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 1 0 100 0 0";
+        assert_eq!(ticks_of(stat), Some(200.0));
+        assert_eq!(ticks_of("42 (a"), None);
+    }
+
+    #[test]
+    fn others_are_what_is_not_ours() {
+        let before = CpuTimes {
+            busy: 10.0,
+            steal: 0.0,
+            ours: 4.0,
+        };
+        let after = CpuTimes {
+            busy: 13.0,
+            steal: 0.5,
+            ours: 6.5,
+        };
+        let between = after.since(before);
+        assert!((between.others() - 0.5).abs() < 1e-9);
+        assert!((between.steal - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn program_files_are_not_counted() {
+        let rollup =
+            "Rss: 900 kB\nPss: 500 kB\nPss_Anon:  100 kB\nPss_File: 350 kB\nPss_Shmem: 50 kB\n";
+        assert_eq!(proportional(rollup), Some(150));
+        assert_eq!(proportional("Pss: 500 kB\n"), None);
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        assert!(family_kib(std::process::id()) > 0);
+    }
+}

@@ -1,0 +1,261 @@
+//! What comes out: JSON with every sample, a Markdown table with ratios first, plots.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::experiments::{Plan, progress};
+use crate::machine::Machine;
+use crate::peers::Kind;
+use crate::placement::Placement;
+use crate::plot;
+use crate::sample::{Cell, Sample, Verdict};
+use crate::statistics::{median, ratio};
+
+/// The result of an experiment.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    experiment: &'static str,
+    title: String,
+    machine: Machine,
+    quick: bool,
+    /// What is missing or was discarded, and why.
+    notes: Vec<String>,
+    #[serde(flatten)]
+    body: Body,
+}
+
+/// Its figures.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Body {
+    /// Samples of several peers; `axis` names what a cell's `x` is.
+    Throughput {
+        axis: &'static str,
+        samples: Vec<Sample>,
+    },
+    /// Figures of Lasthop alone; the first column is what the others depend on.
+    Table {
+        columns: Vec<&'static str>,
+        rows: Vec<Vec<f64>>,
+    },
+}
+
+impl Report {
+    pub(crate) fn new(
+        plan: &Plan,
+        experiment: &'static str,
+        title: &str,
+        notes: Vec<String>,
+        body: Body,
+    ) -> Self {
+        Self {
+            experiment,
+            title: title.to_owned(),
+            machine: plan.machine.clone(),
+            quick: plan.quick,
+            notes,
+            body,
+        }
+    }
+
+    /// Writes the JSON document and the plots to a folder.
+    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
+        let stem = format!("{}-{}", self.machine.stamp(), self.experiment);
+        let path = folder.join(format!("{stem}.json"));
+        fs::write(&path, serde_json::to_vec_pretty(self)?)
+            .with_context(|| path.display().to_string())?;
+        progress(&format!("{} is written", path.display()));
+        match &self.body {
+            Body::Throughput { axis, samples } => {
+                for placement in [Placement::Near, Placement::Far] {
+                    let path = folder.join(format!("{stem}-{}.svg", placement.name()));
+                    let title = format!("{}, cores {}", self.title, placement.name());
+                    plot::lines(&path, &title, [*axis, "Mpps"], &curves(samples, placement))?;
+                }
+            }
+            Body::Table { columns, rows } => {
+                for (index, column) in columns.iter().enumerate().skip(1) {
+                    let points = rows.iter().map(|row| (row[0], row[index])).collect();
+                    let path = folder.join(format!("{stem}-{index}.svg"));
+                    let curve = [("Lasthop".to_owned(), points)];
+                    plot::lines(&path, &self.title, [columns[0], column], &curve)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The table for people.
+    pub(crate) fn markdown(&self) -> String {
+        let mut text = format!("\n## {}\n\n", self.title);
+        text += &match &self.body {
+            Body::Throughput { samples, .. } => throughput_table(samples),
+            Body::Table { columns, rows } => plain_table(columns, rows),
+        };
+        for note in &self.notes {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\nNote: {}.", note.trim_end());
+        }
+        text
+    }
+}
+
+/// The machine, before anything is measured.
+pub(crate) fn print_heading(plan: &Plan) {
+    let machine = &plan.machine;
+    println!(
+        "# {} ({}, {} UTC)\n\n{}, {} cores, {} GiB, Linux {}; DPDK {}, OVS {}.\n\
+         Switch on core {}, client on core {}; medians of kept samples; Mpps of both directions added.",
+        machine.command,
+        machine.commit,
+        machine.date,
+        machine.cpu,
+        machine.cores,
+        machine.memory_gib,
+        machine.kernel,
+        or_none(&machine.dpdk),
+        or_none(&machine.ovs),
+        plan.cores[0],
+        plan.cores[1],
+    );
+}
+
+fn or_none(version: &str) -> &str {
+    if version.is_empty() {
+        "not installed"
+    } else {
+        version
+    }
+}
+
+fn kept<'a>(
+    samples: &'a [Sample],
+    kind: Kind,
+    cell: &Cell,
+    placement: Placement,
+) -> impl Iterator<Item = &'a Sample> {
+    samples.iter().filter(move |sample| {
+        sample.peer == kind.name()
+            && sample.cell == *cell
+            && sample.placement == Some(placement)
+            && sample.verdict == Verdict::Kept
+    })
+}
+
+fn rate(samples: &[Sample], kind: Kind, cell: &Cell, placement: Placement) -> Option<f64> {
+    let rates: Vec<f64> = kept(samples, kind, cell, placement)
+        .map(|sample| sample.mpps)
+        .collect();
+    median(&rates)
+}
+
+/// The cells in the order in which they were measured.
+fn cells(samples: &[Sample]) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for sample in samples {
+        if !cells.contains(&sample.cell) {
+            cells.push(sample.cell.clone());
+        }
+    }
+    cells
+}
+
+fn throughput_table(samples: &[Sample]) -> String {
+    let [ours, others @ ..] = Kind::ALL;
+    let mut head = vec!["traffic".to_owned(), "cores".to_owned()];
+    head.extend(others.map(|kind| format!("{} / {}", ours.name(), kind.name())));
+    head.extend(Kind::ALL.map(|kind| format!("{} Mpps", kind.name())));
+    head.push("samples".to_owned());
+    let mut rows = Vec::new();
+    for cell in cells(samples) {
+        for placement in [Placement::Near, Placement::Far] {
+            rows.extend(throughput_row(samples, &cell, placement));
+        }
+    }
+    let count = |verdict| {
+        samples
+            .iter()
+            .filter(|sample| sample.verdict == verdict)
+            .count()
+    };
+    let dropped = format!(
+        "\nOf {} samples, {} were dropped because the placement flipped and {} because others used the machine.\n",
+        samples.len(),
+        count(Verdict::Flipped),
+        count(Verdict::Disturbed),
+    );
+    table(&head, &rows) + &dropped
+}
+
+fn throughput_row(samples: &[Sample], cell: &Cell, placement: Placement) -> Option<Vec<String>> {
+    let rates = Kind::ALL.map(|kind| rate(samples, kind, cell, placement));
+    rates.iter().any(Option::is_some).then(|| {
+        let [ours, others @ ..] = rates;
+        let trips = Kind::ALL.map(|kind| {
+            kept(samples, kind, cell, placement)
+                .flat_map(|sample| [sample.before_ns, sample.after_ns])
+        });
+        let trips: Vec<f64> = trips.into_iter().flatten().collect();
+        let ns = median(&trips).unwrap_or_default();
+        let mut row = vec![
+            cell.name.clone(),
+            format!("{}, {ns:.0} ns", placement.name()),
+        ];
+        row.extend(others.map(|theirs| shown(ratio(ours, theirs), "x")));
+        row.extend(rates.map(|rate| shown(rate, "")));
+        let counts = Kind::ALL.map(|kind| kept(samples, kind, cell, placement).count().to_string());
+        row.push(counts.join(" "));
+        row
+    })
+}
+
+fn shown(value: Option<f64>, unit: &str) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}{unit}"))
+}
+
+fn plain_table(columns: &[&str], rows: &[Vec<f64>]) -> String {
+    let head: Vec<String> = columns.iter().map(ToString::to_string).collect();
+    let line = |row: &Vec<f64>| {
+        let cells = row.iter().enumerate();
+        cells
+            .map(|(index, value)| match index {
+                0 => format!("{value:.0}"),
+                _ => format!("{value:.2}"),
+            })
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(line).collect();
+    table(&head, &rows)
+}
+
+fn table(head: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let ruler = format!("|{}\n", "---|".repeat(head.len()));
+    line(head) + &ruler + &rows.iter().map(|row| line(row)).collect::<String>()
+}
+
+/// One curve for each peer and series: medians by `x`.
+fn curves(samples: &[Sample], placement: Placement) -> Vec<plot::Curve> {
+    let cells = cells(samples);
+    let mut series: Vec<&str> = cells.iter().map(|cell| cell.series.as_str()).collect();
+    series.dedup();
+    let mut curves = Vec::new();
+    for kind in Kind::ALL {
+        for name in &series {
+            let of_series = cells.iter().filter(|cell| cell.series == *name);
+            let points: Vec<(f64, f64)> = of_series
+                .filter_map(|cell| Some((cell.x, rate(samples, kind, cell, placement)?)))
+                .collect();
+            curves.push((format!("{}, {name}", kind.name()), points));
+        }
+    }
+    curves.retain(|(_, points)| !points.is_empty());
+    curves
+}
+
+#[cfg(test)]
+mod tests;

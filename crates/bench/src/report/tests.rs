@@ -1,0 +1,67 @@
+use super::*;
+
+fn sample(kind: Kind, mpps: f64, placement: Option<Placement>, verdict: Verdict) -> Sample {
+    Sample {
+        peer: kind.name().to_owned(),
+        client: "testpmd".to_owned(),
+        cell: Cell {
+            name: "64 B split".to_owned(),
+            series: "split".to_owned(),
+            x: 64.0,
+        },
+        round: 1,
+        mpps,
+        switch_percent: 100.0,
+        before_ns: 55.0,
+        after_ns: 55.0,
+        placement,
+        others_percent: 0.0,
+        steal_percent: 0.0,
+        verdict,
+    }
+}
+
+fn samples() -> Vec<Sample> {
+    let near = Some(Placement::Near);
+    vec![
+        sample(Kind::Lasthop, 15.0, near, Verdict::Kept),
+        sample(Kind::Ovs, 10.0, near, Verdict::Kept),
+        sample(Kind::Lasthop, 7.0, None, Verdict::Flipped),
+        sample(Kind::Lasthop, 2.0, near, Verdict::Disturbed),
+        sample(Kind::Lasthop, 15.5, near, Verdict::Kept),
+        sample(Kind::Lasthop, 9.0, Some(Placement::Far), Verdict::Kept),
+        sample(Kind::Lasthop, 14.0, near, Verdict::Kept),
+    ]
+}
+
+#[test]
+fn ratios_come_first_and_compare_one_placement() {
+    let text = throughput_table(&samples());
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[2],
+        "| 64 B split | near, 55 ns | 1.50x | - | 15.00 | 10.00 | - | 3 1 0 |"
+    );
+    assert_eq!(
+        lines[3],
+        "| 64 B split | far, 55 ns | - | - | 9.00 | - | - | 1 0 0 |"
+    );
+}
+
+#[test]
+fn dropped_samples_are_counted() {
+    let text = throughput_table(&samples());
+    assert!(
+        text.contains("Of 7 samples, 1 were dropped because the placement flipped and 1 because")
+    );
+}
+
+#[test]
+fn curves_hold_kept_medians() {
+    let found = curves(&samples(), Placement::Near);
+    let expected = vec![
+        ("Lasthop, split".to_owned(), vec![(64.0, 15.0)]),
+        ("OVS-DPDK, split".to_owned(), vec![(64.0, 10.0)]),
+    ];
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,194 @@
+//! One measurement, and whether it counts.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::clients::Client;
+use crate::experiments::Plan;
+use crate::peers::Peer;
+use crate::placement::{Placement, round_trip};
+use crate::procfs::CpuTimes;
+use crate::stop;
+
+/// Of one core, how much others may use during a sample.
+const OTHERS_SHARE: f64 = 0.05;
+/// Seconds by which ticks can be wrong over a sample, both cores together.
+const TICK_ERROR: f64 = 0.04;
+/// How long the machine is looked at to see whether it is quiet.
+const LOOK: Duration = Duration::from_millis(300);
+/// A switch that sleeps without traffic may take this long to notice that there is none.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Whether a sample counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It does.
+    Kept,
+    /// The cores were near before and far after, or the other way round.
+    Flipped,
+    /// Somebody else used the machine, or the hypervisor took it away.
+    Disturbed,
+}
+
+/// What is measured: one row of a table, one point of a plot.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Cell {
+    /// The traffic: `64 B split`.
+    pub(crate) name: String,
+    /// What belongs on one line of a plot: `split`.
+    pub(crate) series: String,
+    /// Where it is on that line: bytes of a frame, or flows.
+    pub(crate) x: f64,
+}
+
+/// A measurement with all that is known about it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) peer: String,
+    pub(crate) client: String,
+    pub(crate) cell: Cell,
+    pub(crate) round: u32,
+    /// Both directions added, millions of frames that arrived in a second.
+    pub(crate) mpps: f64,
+    /// CPU time of the switch's processes, percent of a core.
+    pub(crate) switch_percent: f64,
+    /// Round trips of a cache line between the cores.
+    pub(crate) before_ns: f64,
+    pub(crate) after_ns: f64,
+    pub(crate) placement: Option<Placement>,
+    /// CPU time of others and stolen time, percent of a core.
+    pub(crate) others_percent: f64,
+    pub(crate) steal_percent: f64,
+    pub(crate) verdict: Verdict,
+}
+
+/// What happened around a sample.
+#[derive(Debug, Clone, Copy)]
+struct Surroundings {
+    trips_ns: [f64; 2],
+    others: f64,
+    steal: f64,
+    seconds: f64,
+}
+
+/// The label, if both ends of the sample agree on one; and whether it counts.
+fn judge(around: Surroundings, near_below: f64) -> (Option<Placement>, Verdict) {
+    let [before, after] = around.trips_ns.map(|ns| Placement::of(ns, near_below));
+    let placement = (before == after).then_some(before);
+    let allowed = OTHERS_SHARE.mul_add(around.seconds, TICK_ERROR);
+    let verdict = if around.others > allowed || around.steal > allowed {
+        Verdict::Disturbed
+    } else if placement.is_none() {
+        Verdict::Flipped
+    } else {
+        Verdict::Kept
+    };
+    (placement, verdict)
+}
+
+/// Lets a peer and its client, both frozen, run for the time of one sample.
+pub(crate) fn take(
+    plan: &Plan,
+    peer: &Peer,
+    client: &mut dyn Client,
+    cell: &Cell,
+    round: u32,
+) -> Result<Sample> {
+    let before_ns = round_trip(plan.cores)?;
+    peer.thaw();
+    client.thaw()?;
+    stop::sleep(plan.settle)?;
+    let (start, cpu, switch) = (Instant::now(), CpuTimes::now(), peer.cpu_seconds());
+    let mpps = client.mpps(plan.window)?;
+    let switch = peer.cpu_seconds() - switch;
+    let cpu = CpuTimes::now().since(cpu);
+    let seconds = start.elapsed().as_secs_f64();
+    client.freeze()?;
+    stop::sleep(QUIET)?;
+    peer.freeze();
+    let after_ns = round_trip(plan.cores)?;
+    let around = Surroundings {
+        trips_ns: [before_ns, after_ns],
+        others: cpu.others(),
+        steal: cpu.steal,
+        seconds,
+    };
+    let (placement, verdict) = judge(around, plan.near_below);
+    Ok(Sample {
+        peer: peer.kind().name().to_owned(),
+        client: client.name().to_owned(),
+        cell: cell.clone(),
+        round,
+        mpps,
+        switch_percent: 100.0 * switch / seconds,
+        before_ns,
+        after_ns,
+        placement,
+        others_percent: 100.0 * cpu.others() / seconds,
+        steal_percent: 100.0 * cpu.steal / seconds,
+        verdict,
+    })
+}
+
+/// Waits until nobody else uses the machine, at most until `limit` has passed.
+pub(crate) fn wait_quiet(limit: Duration) -> Result<()> {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        let before = CpuTimes::now();
+        stop::sleep(LOOK)?;
+        let cpu = CpuTimes::now().since(before);
+        if cpu.others() + cpu.steal < TICK_ERROR {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::NEAR_BELOW_NS;
+
+    fn around(trips_ns: [f64; 2], others: f64, steal: f64) -> Surroundings {
+        Surroundings {
+            trips_ns,
+            others,
+            steal,
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn quiet_samples_at_one_place_count() {
+        let near = judge(around([55.0, 58.0], 0.02, 0.0), NEAR_BELOW_NS);
+        assert_eq!(near, (Some(Placement::Near), Verdict::Kept));
+        let far = judge(around([330.0, 360.0], 0.0, 0.01), NEAR_BELOW_NS);
+        assert_eq!(far, (Some(Placement::Far), Verdict::Kept));
+    }
+
+    #[test]
+    fn a_flip_is_a_flip_in_both_directions() {
+        for trips in [[55.0, 350.0], [350.0, 55.0]] {
+            assert_eq!(
+                judge(around(trips, 0.0, 0.0), NEAR_BELOW_NS),
+                (None, Verdict::Flipped)
+            );
+        }
+    }
+
+    #[test]
+    fn other_load_disturbs() {
+        let trips = [55.0, 55.0];
+        assert_eq!(
+            judge(around(trips, 0.2, 0.0), NEAR_BELOW_NS).1,
+            Verdict::Disturbed
+        );
+        assert_eq!(
+            judge(around(trips, 0.0, 0.2), NEAR_BELOW_NS).1,
+            Verdict::Disturbed
+        );
+    }
+}
