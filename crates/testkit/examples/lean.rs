@@ -23,6 +23,7 @@ lean SOCKET SOCKET [SOCKET SOCKET ...] [options]
   --touch          read the head of every received frame
   --rewrite        write into every frame before it is sent
   --batch N        frames published at once (32)
+  --gap N          processor pauses after a round without work (0)
   --window N       most frames on their way in each direction
   --cpu N          CPU to run on
   --null CPU       no sockets: against a thread on CPU that only gives buffers back
@@ -65,6 +66,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--touch" => config.touch = true,
             "--rewrite" => config.rewrite = true,
             "--batch" => config.batch = value(args)?,
+            "--gap" => config.gap = value(args)?,
             "--window" => config.window = Some(value(args)?),
             "--cpu" => config.cpu = Some(value(args)?),
             "--null" => all.null = Some(value(args)?),
@@ -89,9 +91,10 @@ fn line(report: &LeanReport) -> String {
         .collect();
     let total = |of: fn(&testkit::lean::LeanPort) -> u64| report.ports.iter().map(of).sum::<u64>();
     format!(
-        "{:.2} Mpps, {:.1} ns a frame, lost {}, kicks {}, strange {}, sent>received {}",
+        "{:.2} Mpps, {:.1} ns a frame, {:.0} % of rounds idle, lost {}, kicks {}, strange {}, sent>received {}",
         report.mpps(),
         1e3 / report.mpps().max(1e-9),
+        100.0 * report.idle,
         report.lost,
         total(|p| p.kicks),
         total(|p| p.strange),

@@ -69,6 +69,9 @@ pub struct LeanConfig {
     pub rewrite: bool,
     /// Frames published at once, at most half the queue size.
     pub batch: u16,
+    /// Processor pauses after a round in which nothing moved: looking at the rings again and again takes
+    /// their lines from the device that writes them.
+    pub gap: u32,
     /// Most frames on their way from a port to its partner; none: as many as the rings take. At most half
     /// the queue size lets no correct switch drop a frame for want of a receive buffer.
     pub window: Option<u64>,
@@ -95,6 +98,7 @@ impl Default for LeanConfig {
             touch: false,
             rewrite: false,
             batch: 32,
+            gap: 0,
             window: None,
             cpu: None,
             timeout: Duration::from_secs(10),
@@ -198,6 +202,9 @@ pub struct LeanPort {
 pub struct LeanReport {
     /// How long it took.
     pub elapsed: Duration,
+    /// Share of the rounds over all ports in which nothing could be sent or received, 0 to 1: near 0 the
+    /// client is the limit, else the switch is. Only of a run for a time.
+    pub idle: f64,
     /// Frames sent in that time, all ports.
     pub sent: u64,
     /// Frames received in that time, all ports.

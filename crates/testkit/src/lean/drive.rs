@@ -30,6 +30,7 @@ fn round<R: Ring>(ports: &mut [Port<R>], goal: &[u64]) -> Result<bool, LeanError
     }
     if !moved {
         ports.iter_mut().for_each(Port::idle);
+        (0..ports[0].gap()).for_each(|_| std::hint::spin_loop());
     }
     Ok(moved)
 }
@@ -54,16 +55,18 @@ fn since(now: &LeanPort, before: &LeanPort) -> LeanPort {
     }
 }
 
-/// Rounds until `time` is over.
-fn for_time<R: Ring>(ports: &mut [Port<R>], time: Duration) -> Result<(), LeanError> {
+/// Rounds until `time` is over; the share of them in which nothing moved.
+fn for_time<R: Ring>(ports: &mut [Port<R>], time: Duration) -> Result<f64, LeanError> {
     let endless = vec![u64::MAX; ports.len()];
     let end = Deadline::after(time);
+    let (mut rounds, mut moved) = (0u64, 0u64);
     while !end.passed() {
         for _ in 0..ROUNDS {
-            round(ports, &endless)?;
+            moved += u64::from(round(ports, &endless)?);
         }
+        rounds += u64::from(ROUNDS);
     }
-    Ok(())
+    Ok(1.0 - moved as f64 / rounds.max(1) as f64)
 }
 
 /// Rounds until `goal` is sent and `expected` frames are received in all, or nothing came in for
@@ -97,10 +100,10 @@ pub(super) fn run<R: Ring>(
 ) -> Result<LeanReport, LeanError> {
     let before = counts(ports);
     let start = Instant::now();
-    let (elapsed, at_end) = match until {
+    let (elapsed, at_end, idle) = match until {
         Until::Elapsed(time) => {
-            for_time(ports, time)?;
-            let end = (start.elapsed(), counts(ports));
+            let idle = for_time(ports, time)?;
+            let end = (start.elapsed(), counts(ports), idle);
             let goal: Vec<u64> = ports.iter().map(|p| p.counts.sent).collect();
             let sent: u64 = end
                 .1
@@ -116,7 +119,7 @@ pub(super) fn run<R: Ring>(
             let goal: Vec<u64> = before.iter().map(|b| b.sent + count).collect();
             let expected = received(ports) + count * ports.len() as u64;
             let end = settle(ports, &goal, expected, patience)?;
-            (end - start, counts(ports))
+            (end - start, counts(ports), 0.0)
         }
     };
     let after = counts(ports);
@@ -127,6 +130,7 @@ pub(super) fn run<R: Ring>(
     let total = |ports: &[LeanPort], of: fn(&LeanPort) -> u64| ports.iter().map(of).sum::<u64>();
     Ok(LeanReport {
         elapsed,
+        idle,
         sent: total(&measured, |p| p.sent),
         received: total(&measured, |p| p.received),
         lost: total(&all, |p| p.sent).saturating_sub(total(&all, |p| p.received)),

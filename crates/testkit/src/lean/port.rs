@@ -63,6 +63,7 @@ pub(super) struct Port<R> {
     pub(super) counts: LeanPort,
     batch: u16,
     pub(super) window: u64,
+    gap: u32,
     touch: bool,
     /// Write the flow into each frame.
     patch: bool,
@@ -146,6 +147,7 @@ impl<R: Ring> Port<R> {
             counts: LeanPort::default(),
             batch: config.batch,
             window: config.window.unwrap_or(u64::MAX),
+            gap: config.gap,
             touch: config.touch,
             patch: config.rewrite || !whole_rounds,
             flows: config.flows,
@@ -228,6 +230,11 @@ impl<R: Ring> Port<R> {
     /// Frames sent at once.
     pub(super) fn batch(&self) -> u16 {
         self.batch
+    }
+
+    /// Pauses after a round without work.
+    pub(super) fn gap(&self) -> u32 {
+        self.gap
     }
 
     /// Nothing to do: looks again for requests of the device.
