@@ -113,10 +113,11 @@ fn deliver(input: &Input, parsed: &Parsed, mut offload: Offload) {
             gpa: 0,
         })
         .collect();
+    // SAFETY: the pieces lie in `input.frame`, which lives longer, and are only read.
+    let payload = unsafe { Payload::new(&pieces, 0, payload.len() as u32) };
     let frame = Outgoing {
         headers,
-        // SAFETY: the pieces lie in `input.frame`, which lives longer, and are only read.
-        payload: unsafe { Payload::new(&pieces, 0, payload.len() as u32) },
+        payload: &payload,
         offload,
     };
     let mut port = LoopbackPort::new(false);

@@ -3,10 +3,11 @@
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Traffic};
 use port::{DropReason, Offload, Outgoing, Payload, Port, PortId};
-use wire::flow::FlowKey;
+use wire::flow::{FlowKey, FlowMask};
+use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
-use crate::offload::Fitter;
+use crate::offload::{self, Fitter};
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -36,15 +37,18 @@ pub(crate) struct Fabric<P> {
 /// A frame in hand: private headers, payload still at its sender.
 pub(crate) struct InHand<'a> {
     pub(crate) headers: &'a mut HeaderBuf,
-    pub(crate) payload: Payload<'a>,
+    pub(crate) payload: &'a Payload<'a>,
     pub(crate) offload: Offload,
     pub(crate) from: PortId,
-    pub(crate) hash: u64,
 }
 
-/// Spreads flows over a receiver's queue pairs; the same flow always takes the same one.
-pub(crate) fn spread(key: &FlowKey) -> u64 {
-    key.with_in_port(0).hash(0) >> 32
+/// Spreads conversations over a receiver's queue pairs; all frames of one take the same. Looked at only
+/// where there is more than one pair.
+#[inline(never)]
+fn spread(headers: &[u8], payload_len: u32) -> u64 {
+    let len = headers.len() + payload_len as usize;
+    let key = FlowKey::new(0, &Parsed::parse(headers, len));
+    key.masked(&FlowMask::CONVERSATION).hash(0) >> 32
 }
 
 impl<P: Port> Fabric<P> {
@@ -80,24 +84,29 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Does to a frame what its flow says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn execute(&mut self, action: Action, mut frame: InHand<'_>) {
-        let priority = strip_tag(&mut frame);
+        let priority = strip_tag(frame.headers, &mut frame.offload);
         match action {
-            Action::Unicast { port, tag } => self.deliver(port, tag, priority, &mut frame),
-            Action::Flood { segment } => self.flood(segment, priority, &mut frame),
+            Action::Unicast { port, tag } => self.deliver(port, tag, priority, frame),
+            Action::Flood { segment } => self.flood(segment, priority, frame),
             Action::Drop(reason) => self.counters.add_drops(frame.from, reason, 1),
         }
     }
 
-    fn flood(&mut self, segment: SegmentId, priority: VlanTci, frame: &mut InHand<'_>) {
+    #[inline(never)]
+    fn flood(&mut self, segment: SegmentId, priority: VlanTci, frame: InHand<'_>) {
         let members = self.program.members(segment).len();
         let mut receivers = 0;
         for at in 0..members {
             let member = self.program.members(segment)[at];
             if member.port != frame.from {
                 receivers += 1;
-                self.deliver(member.port, member.tag, priority, frame);
+                let again = InHand {
+                    headers: &mut *frame.headers,
+                    ..frame
+                };
+                self.deliver(member.port, member.tag, priority, again);
             }
         }
         if receivers == 0 {
@@ -106,9 +115,10 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Delivers an untagged frame to one port, with the tag that the port wants.
-    #[inline]
-    fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: &mut InHand<'_>) {
+    /// Delivers an untagged frame to one port, with the tag that the port wants. Inlined, so that the frame's
+    /// parts stay in registers: see below.
+    #[inline(always)]
+    fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: InHand<'_>) {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             self.counters.add_drops(to, DropReason::ReceiverDown, 1);
             return;
@@ -127,7 +137,7 @@ impl<P: Port> Fabric<P> {
         let pair = if pairs == 1 {
             0
         } else {
-            (frame.hash % u64::from(pairs)) as u16
+            (spread(frame.headers.as_slice(), frame.payload.len()) % u64::from(pairs)) as u16
         };
         let mut offload = frame.offload;
         if let Some(vid) = tag {
@@ -140,18 +150,30 @@ impl<P: Port> Fabric<P> {
             offload,
         };
         let link_header = ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 };
-        let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
-        if tag.is_some() {
-            frame.headers.pop_vlan();
-        }
-        slot.delivered.packets += done.traffic.packets;
-        slot.delivered.bytes += done.traffic.bytes;
         if slot.unflushed == 0 {
             self.touched.push(to);
         }
         slot.unflushed |= 1 << pair;
-        if let Some((reason, frames)) = done.lost {
-            self.counters.add_drops(to, reason, frames);
+        if offload::fits(&slot.port, &out, link_header) {
+            // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
+            // wait for all stores before it, which are on their way to another core's cache.
+            match slot.port.deliver(pair, &out) {
+                Ok(()) => {
+                    slot.delivered.packets += 1;
+                    slot.delivered.bytes += u64::from(out.len());
+                }
+                Err(reason) => self.counters.add_drops(to, reason, 1),
+            }
+        } else {
+            let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
+            slot.delivered.packets += done.traffic.packets;
+            slot.delivered.bytes += done.traffic.bytes;
+            if let Some((reason, frames)) = done.lost {
+                self.counters.add_drops(to, reason, frames);
+            }
+        }
+        if tag.is_some() {
+            frame.headers.pop_vlan();
         }
     }
 
@@ -174,10 +196,10 @@ impl<P: Port> Fabric<P> {
 
 /// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.
 #[inline]
-fn strip_tag(frame: &mut InHand<'_>) -> VlanTci {
-    match frame.headers.pop_vlan() {
+fn strip_tag(headers: &mut HeaderBuf, offload: &mut Offload) -> VlanTci {
+    match headers.pop_vlan() {
         Some(tci) => {
-            frame.offload = shifted(frame.offload, -i32::from(TAG));
+            *offload = shifted(*offload, -i32::from(TAG));
             tci
         }
         None => VlanTci::new(0),

@@ -45,6 +45,10 @@ pub struct FlowTable {
     sets: usize,
     seed: u64,
     len: usize,
+    /// Some flow depends on more than Ethernet headers.
+    deep: bool,
+    /// Where the last lookup found its flow: table, set, way.
+    last: (usize, usize, usize),
 }
 
 fn tag_of(hash: u64) -> u16 {
@@ -98,6 +102,8 @@ impl FlowTable {
             sets: (flows / WAYS).next_power_of_two().max(1),
             seed,
             len: 0,
+            deep: false,
+            last: (0, 0, 0),
         }
     }
 
@@ -113,10 +119,28 @@ impl FlowTable {
         self.len == 0
     }
 
-    /// The decision for a frame's exact key, noting its use.
+    /// Whether any flow looks at more of a frame than its Ethernet header, so that keys need the rest.
+    #[inline]
+    #[must_use]
+    pub fn looks_above_ethernet(&self) -> bool {
+        self.deep
+    }
+
+    /// Notes another use of the flow that the last [`FlowTable::lookup`] found.
+    #[inline]
+    pub fn count_again(&mut self) {
+        let (tuple, set, way) = self.last;
+        let tuple = self.tuples.get_mut(tuple);
+        if let Some(entry) = tuple.and_then(|t| t.sets[set].entries[way].as_mut()) {
+            entry.packets += 1;
+        }
+    }
+
+    /// The decision for a frame's key, noting its use. The key holds at least what the masks look at; see
+    /// [`FlowTable::looks_above_ethernet`].
     #[inline]
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
-        for tuple in &mut self.tuples {
+        for (at, tuple) in self.tuples.iter_mut().enumerate() {
             let masked = key.masked(&tuple.mask);
             let hash = masked.hash(self.seed);
             if let Some((index, way)) = tuple.find(&masked, hash)
@@ -124,6 +148,7 @@ impl FlowTable {
             {
                 entry.packets += 1;
                 entry.used = now;
+                self.last = (at, index, way);
                 return Some(entry.action);
             }
         }
@@ -179,6 +204,7 @@ impl FlowTable {
         if self.tuples.len() == MAX_TUPLES {
             return None;
         }
+        self.deep |= !FlowMask::ETHERNET.covers(mask);
         self.tuples.push(Tuple {
             mask: *mask,
             sets: vec![Set::default(); self.sets].into_boxed_slice(),

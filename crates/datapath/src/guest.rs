@@ -368,7 +368,8 @@ impl Port for GuestPort {
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
         // are used no more.
         let mut target = unsafe { Cursor::new(&queue.segments) };
-        target.write(&header::encode(&frame.offload, buffers));
+        let (low, high) = header::encode(&frame.offload, buffers);
+        target.write_words(low, high);
         target.write(frame.headers);
         target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
         queue.commit(need);

@@ -115,6 +115,13 @@ fn link_len(frame: &Outgoing<'_>) -> u32 {
     }
 }
 
+/// Whether `port` takes the frame in the form that it has: within its MTU, and with the work that is left.
+/// `link_header` is the length of the Ethernet header with tags, which does not count against the MTU.
+#[inline]
+pub fn fits<P: Port>(port: &P, frame: &Outgoing<'_>, link_header: u32) -> bool {
+    link_len(frame) <= port.mtu() + link_header && port.accepts().takes(&frame.offload)
+}
+
 /// Room for what is made of a frame on its way; reused.
 #[derive(Debug)]
 pub struct Fitter {
@@ -132,9 +139,9 @@ impl Default for Fitter {
 }
 
 impl Fitter {
-    /// Delivers `frame`, which [`check`] passed, in the form that `port` takes. `link_header` is the length
-    /// of its Ethernet header with tags, which does not count against the MTU.
-    #[inline]
+    /// Delivers `frame`, which [`check`] passed, in the form that `port` takes; see [`fits`] for the frames
+    /// that need none of this.
+    #[inline(never)]
     pub fn deliver<P: Port>(
         &mut self,
         port: &mut P,
@@ -163,7 +170,7 @@ impl Fitter {
         let headers = &mut self.headers[..frame.headers.len()];
         headers.copy_from_slice(frame.headers);
         if let Some(partial) = frame.offload.checksum {
-            let sum = sum_of(&frame.payload);
+            let sum = sum_of(frame.payload);
             if complete_partial(headers, partial.start, partial.offset, sum).is_err() {
                 return Delivered::none(DropReason::BadOffload);
             }
@@ -189,7 +196,7 @@ impl Fitter {
         };
         let payload = join(
             &frame.headers[header_len..],
-            &frame.payload,
+            frame.payload,
             &mut self.segments,
         );
         let mut delivered = Delivered::default();
@@ -202,7 +209,7 @@ impl Fitter {
             segment.finish_checksum(&mut self.headers, sum_of(&part));
             let out = Outgoing {
                 headers: &self.headers[..len],
-                payload: part,
+                payload: &part,
                 offload: Offload::default(),
             };
             match port.deliver(pair, &out) {

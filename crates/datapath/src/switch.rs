@@ -20,7 +20,7 @@ use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::vlan::HeaderBuf;
 
-use crate::fabric::{Fabric, InHand, spread};
+use crate::fabric::{Fabric, InHand};
 use crate::flow_table::FlowTable;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
@@ -42,6 +42,44 @@ pub struct Switch<P> {
     parking: Parking,
     batch: Batch,
     figures: SwitchFigures,
+}
+
+/// The flow of the frame before: frames come in trains, and the next one is often of the same flow.
+#[derive(Default)]
+struct Recent {
+    found: Option<(FlowKey, Action)>,
+}
+
+/// Equality word by word: as one block, the key that has just been stored in words would have to reach the
+/// cache first.
+#[inline]
+fn same(a: &FlowKey, b: &FlowKey) -> bool {
+    let (a, b) = (a.words(), b.words());
+    let mut at = 0;
+    while at < a.len() {
+        if std::hint::black_box(a[at]) != b[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+impl Recent {
+    #[inline]
+    fn lookup(&mut self, flows: &mut FlowTable, key: &FlowKey, now: u64) -> Option<Action> {
+        match &self.found {
+            Some((recent, action)) if same(recent, key) => {
+                flows.count_again();
+                Some(*action)
+            }
+            _ => {
+                let action = flows.lookup(key, now)?;
+                self.found = Some((*key, action));
+                Some(action)
+            }
+        }
+    }
 }
 
 impl<P: Port> Switch<P> {
@@ -126,8 +164,9 @@ impl<P: Port> Switch<P> {
         for (reason, frames) in self.batch.drops() {
             self.fabric.counters.add_drops(id, reason, frames);
         }
+        let mut recent = Recent::default();
         for index in 0..self.batch.frames().len() {
-            self.switch_frame(index, id, now, upcalls);
+            self.switch_frame(index, id, now, upcalls, &mut recent);
         }
         self.fabric.flush();
         self.batch.clear();
@@ -151,38 +190,48 @@ impl<P: Port> Switch<P> {
             self.batch
                 .push(0..1, 0, frame.len() as u32, Offload::default())
         };
-        self.switch_frame(0, from, now, upcalls);
+        self.switch_frame(0, from, now, upcalls, &mut Recent::default());
         self.fabric.flush();
         self.batch.clear();
     }
 
-    fn switch_frame(&mut self, index: usize, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+    #[inline]
+    fn switch_frame(
+        &mut self,
+        index: usize,
+        from: PortId,
+        now: u64,
+        upcalls: &mut dyn UpcallSink,
+        recent: &mut Recent,
+    ) {
         let len = self.batch.frames()[index].len();
         let (headers, payload, mut offload) = self.batch.split(index);
-        let parsed = Parsed::parse(headers.as_slice(), len as usize);
-        if let Err(reason) = offload::check(headers.as_slice(), len, &parsed, &mut offload) {
-            self.fabric.counters.add_drops(from, reason, 1);
-            return;
-        }
-        let key = FlowKey::new(from.0, &parsed);
-        let action = self.flows.lookup(&key, now);
+        // Headers are parsed as far as anybody looks at them.
+        let shallow = !self.flows.looks_above_ethernet() && offload.is_nothing();
+        let key = match FlowKey::of_ethernet(from.0, headers.as_slice()).filter(|_| shallow) {
+            Some(key) => key,
+            None => {
+                let parsed = Parsed::parse(headers.as_slice(), len as usize);
+                if let Err(reason) = offload::check(headers.as_slice(), len, &parsed, &mut offload)
+                {
+                    self.fabric.counters.add_drops(from, reason, 1);
+                    return;
+                }
+                FlowKey::new(from.0, &parsed)
+            }
+        };
+        let Some(action) = recent.lookup(&mut self.flows, &key, now) else {
+            self.figures.misses += 1;
+            return self.ask(index, from, offload, now, upcalls);
+        };
+        self.figures.hits += 1;
         let frame = InHand {
             headers,
-            payload,
+            payload: &payload,
             offload,
             from,
-            hash: spread(&key),
         };
-        match action {
-            Some(action) => {
-                self.figures.hits += 1;
-                self.fabric.execute(action, frame);
-            }
-            None => {
-                self.figures.misses += 1;
-                self.ask(index, &key, offload, now, upcalls);
-            }
-        }
+        self.fabric.execute(action, frame);
     }
 
     /// Parks a frame and asks control about it.
@@ -190,14 +239,15 @@ impl<P: Port> Switch<P> {
     fn ask(
         &mut self,
         index: usize,
-        key: &FlowKey,
+        from: PortId,
         offload: Offload,
         now: u64,
         upcalls: &mut dyn UpcallSink,
     ) {
         let (headers, payload, _) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
-        let parked = self.parking.park(key, len, now, || {
+        let key = FlowKey::new(from.0, &Parsed::parse(headers.as_slice(), len));
+        let parked = self.parking.park(&key, len, now, || {
             let mut copy = HeaderBuf::default();
             copy.fill(headers.as_slice().len())
                 .copy_from_slice(headers.as_slice());
@@ -212,7 +262,6 @@ impl<P: Port> Switch<P> {
         match parked {
             Parked::Behind => {}
             Parked::Full => {
-                let from = PortId(key.in_port());
                 self.fabric
                     .counters
                     .add_drops(from, DropReason::UpcallFull, 1);
@@ -293,10 +342,9 @@ impl<P: Port> Switch<P> {
                 action,
                 InHand {
                     headers: &mut frame.headers,
-                    payload,
+                    payload: &payload,
                     offload: frame.offload,
                     from: PortId(key.in_port()),
-                    hash: spread(&key),
                 },
             );
         }

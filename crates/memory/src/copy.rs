@@ -95,6 +95,30 @@ impl<'a> Cursor<'a> {
         done
     }
 
+    /// Writes twelve bytes, given as they lie in memory in two little-endian numbers: from registers, where a
+    /// copy would read back what has just been stored in other pieces. Returns how many found room.
+    #[inline]
+    pub fn write_words(&mut self, low: u64, high: u32) -> usize {
+        match self.segments.first() {
+            Some(first) if first.len - self.used >= 12 => {
+                let at = first.ptr.wrapping_add(self.used as usize);
+                // SAFETY: `new`'s caller keeps the segment mapped, which has twelve bytes left.
+                unsafe {
+                    at.cast::<u64>().write_unaligned(low.to_le());
+                    at.add(8).cast::<u32>().write_unaligned(high.to_le());
+                }
+                self.skip(12);
+                12
+            }
+            _ => {
+                let mut bytes = [0; 12];
+                bytes[..8].copy_from_slice(&low.to_le_bytes());
+                bytes[8..].copy_from_slice(&high.to_le_bytes());
+                self.write(&bytes)
+            }
+        }
+    }
+
     /// Copies up to `len` bytes from another guest's memory to the next positions. Returns how many were
     /// copied: fewer when either side ends.
     #[inline]

@@ -88,8 +88,9 @@ impl<'a> Payload<'a> {
 pub struct Outgoing<'a> {
     /// The checked, private first bytes.
     pub headers: &'a [u8],
-    /// The rest, in the sender's memory.
-    pub payload: Payload<'a>,
+    /// The rest, in the sender's memory. By reference: a copy would be made in larger pieces than it was
+    /// stored in a moment ago, and a core waits for all its stores before it can do that.
+    pub payload: &'a Payload<'a>,
     /// What the receiver has to do itself.
     pub offload: Offload,
 }
@@ -265,7 +266,7 @@ impl Batch {
     }
 
     /// A frame's private headers, to be changed, with its payload.
-    #[inline]
+    #[inline(always)]
     pub fn split(&mut self, index: usize) -> (&mut HeaderBuf, Payload<'_>, Offload) {
         let frame = &mut self.frames[..self.len][index];
         let range = frame.segments.start as usize..frame.segments.end as usize;

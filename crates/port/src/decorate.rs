@@ -98,7 +98,7 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
             let (headers, payload, offload) = batch.split(index);
             let frame = Outgoing {
                 headers: headers.as_slice(),
-                payload,
+                payload: &payload,
                 offload,
             }
             .to_vec();

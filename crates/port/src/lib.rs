@@ -59,6 +59,15 @@ pub struct Offload {
     pub gso: Option<Gso>,
 }
 
+impl Offload {
+    /// Whether the frame is complete as it is.
+    #[inline]
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.checksum.is_none() && self.gso.is_none()
+    }
+}
+
 /// Which of a sender's [`Offload`]s a receiver takes over as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Accepts {

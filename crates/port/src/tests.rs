@@ -15,7 +15,7 @@ fn take_all(port: &mut impl Port) -> Vec<Vec<u8>> {
             let (headers, payload, offload) = batch.split(i);
             Outgoing {
                 headers: headers.as_slice(),
-                payload,
+                payload: &payload,
                 offload,
             }
             .to_vec()
@@ -163,7 +163,7 @@ fn a_faulty_port_loses_every_nth_frame() {
     let bytes = frame(60);
     let out = Outgoing {
         headers: &bytes,
-        payload: Payload::empty(),
+        payload: &Payload::empty(),
         offload: Offload::default(),
     };
     let lost = (0..9)
@@ -182,7 +182,7 @@ fn a_capture_holds_the_frames_of_both_directions() {
     let bytes = frame(70);
     let out = Outgoing {
         headers: &bytes,
-        payload: Payload::empty(),
+        payload: &Payload::empty(),
         offload: Offload::default(),
     };
     port.deliver(0, &out).unwrap();

@@ -108,21 +108,9 @@ impl Parsed {
     pub fn parse(headers: &[u8], frame_len: usize) -> Self {
         let headers = &headers[..headers.len().min(frame_len).min(usize::from(u16::MAX))];
         let Ok(eth) = EthernetView::new_checked(headers) else {
-            return Self {
-                l3: L3::Malformed,
-                ..Self::default()
-            };
+            return Self::malformed();
         };
-        let mut p = Self {
-            dst: eth.dst(),
-            src: eth.src(),
-            vlan: eth.vlan(),
-            ethertype: eth.ethertype(),
-            l3_offset: eth.header_len() as u16,
-            l3_end: u32::try_from(frame_len).unwrap_or(u32::MAX),
-            header_len: eth.header_len() as u16,
-            ..Self::default()
-        };
+        let mut p = Self::of_ethernet(&eth, frame_len);
         let available = frame_len - eth.header_len();
         let network = match p.ethertype {
             EtherType::IPV4 => p.ipv4(eth.payload(), available),
@@ -132,6 +120,27 @@ impl Parsed {
         };
         p.l3 = network.unwrap_or(L3::Malformed);
         p
+    }
+
+    fn malformed() -> Self {
+        Self {
+            l3: L3::Malformed,
+            ..Self::default()
+        }
+    }
+
+    #[inline]
+    fn of_ethernet(eth: &EthernetView<'_>, frame_len: usize) -> Self {
+        Self {
+            dst: eth.dst(),
+            src: eth.src(),
+            vlan: eth.vlan(),
+            ethertype: eth.ethertype(),
+            l3_offset: eth.header_len() as u16,
+            l3_end: u32::try_from(frame_len).unwrap_or(u32::MAX),
+            header_len: eth.header_len() as u16,
+            ..Self::default()
+        }
     }
 
     /// Whether there is a whole Ethernet header, the outer tag included.

@@ -4,7 +4,7 @@
 use port::{Accepts, DropReason, Gso, Offload, PartialChecksum};
 use virtio::features::Features;
 use virtio::net::{
-    FLAG_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, LEN, NetHeader,
+    FLAG_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NetHeader,
 };
 use wire::segment::GsoKind;
 
@@ -63,9 +63,21 @@ pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropRea
     Ok(Offload { checksum, gso })
 }
 
-/// The header for a receiver that takes this offload, over so many merged buffers.
+/// The header for a receiver that takes this offload, over so many merged buffers: its first eight and its
+/// last four bytes as little-endian numbers.
+#[inline]
 #[must_use]
-pub fn encode(offload: &Offload, buffers: u16) -> [u8; LEN] {
+pub fn encode(offload: &Offload, buffers: u16) -> (u64, u32) {
+    if offload.checksum.is_none() {
+        return (0, u32::from(buffers) << 16);
+    }
+    let bytes = describe(offload, buffers).encode();
+    let low = u64::from_le_bytes(std::array::from_fn(|i| bytes[i]));
+    let high = u32::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));
+    (low, high)
+}
+
+fn describe(offload: &Offload, buffers: u16) -> NetHeader {
     let mut header = NetHeader {
         num_buffers: buffers,
         ..NetHeader::default()
@@ -85,5 +97,5 @@ pub fn encode(offload: &Offload, buffers: u16) -> [u8; LEN] {
         header.gso_size = gso.size;
         header.hdr_len = gso.header_len;
     }
-    header.encode()
+    header
 }

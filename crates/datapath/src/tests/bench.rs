@@ -414,5 +414,5 @@ pub(super) fn offload(header: &NetHeader) -> Offload {
 
 /// The header that a receiver sees.
 pub(super) fn encoded(offload: &Offload) -> NetHeader {
-    NetHeader::from_bytes(header::encode(offload, 1))
+    NetHeader::from_bytes(super::header::bytes(header::encode(offload, 1)))
 }

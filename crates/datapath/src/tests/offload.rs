@@ -253,7 +253,7 @@ fn deliver(
     let tag = if frame[12..14] == [0x81, 0] { 4 } else { 0 };
     let out = Outgoing {
         headers,
-        payload,
+        payload: &payload,
         offload,
     };
     Fitter::default().deliver(port, 0, &out, 14 + tag)

@@ -14,6 +14,23 @@ impl FlowMask {
     pub const EXACT: Self = Self([u64::MAX; 8]);
     /// No bit counts.
     pub const NONE: Self = Self([0; 8]);
+    /// Ingress port and everything of the Ethernet header and its outer tag.
+    pub const ETHERNET: Self = Self::NONE
+        .with_in_port()
+        .with_vlan()
+        .with_ethertype()
+        .with_dmac()
+        .with_smac();
+    /// What tells one conversation from another, and is the same in all of its frames.
+    pub const CONVERSATION: Self = Self::NONE
+        .with_ethertype()
+        .with_dmac()
+        .with_smac()
+        .with_ip_proto()
+        .with_src_ip()
+        .with_dst_ip()
+        .with_l4_src()
+        .with_l4_dst();
 
     const fn with(mut self, field: Field) -> Self {
         field.put(&mut self.0, field.ones);

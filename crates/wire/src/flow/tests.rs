@@ -215,3 +215,22 @@ proptest! {
         prop_assert_ne!(k.hash(a), k.hash(b));
     }
 }
+
+proptest! {
+    #[test]
+    fn the_short_way_to_an_ethernet_key_is_the_long_one(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        tagged in any::<bool>(),
+        port in any::<u32>(),
+    ) {
+        if tagged && bytes.len() > 13 {
+            bytes[12..14].copy_from_slice(&[0x81, 0]);
+        }
+        let parsed = Parsed::parse(&bytes, bytes.len());
+        let long = FlowKey::new(port, &parsed).masked(&FlowMask::ETHERNET);
+        prop_assert_eq!(
+            FlowKey::of_ethernet(port, &bytes),
+            parsed.has_ethernet().then_some(long)
+        );
+    }
+}
