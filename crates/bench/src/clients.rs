@@ -1,9 +1,10 @@
 //! What sends frames through a switch. A client has two ports, and each frame that arrives at one is sent back.
 //!
-//! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. A leaner client is
-//! another implementation of [`Client`]; where it is built for a peer is [`start`].
+//! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. `lean` is ours, and
+//! leaves the limit to the switch. Another is an implementation of [`Client`] that [`start`] knows.
 
-pub(crate) mod testpmd;
+mod lean;
+mod testpmd;
 
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(crate) enum Traffic {
     Bounce,
     /// Both ports send frames of this many flows as fast as they can.
     Flows(u32),
+    /// The same, from the lean client.
+    Lean(u32),
 }
 
 /// A running client, attached to a peer.
@@ -44,8 +47,15 @@ pub(crate) trait Client {
     /// Changes to frames of `size` bytes, without checksum. The client and its peer must be thawed.
     fn set_size(&mut self, size: u32) -> Result<()>;
 
+    /// Lets traffic flow for a time before it is measured.
+    fn warm_up(&mut self, time: Duration) -> Result<()>;
+
     /// Frames that arrive in a second, both directions added, over `window`, in millions.
     fn mpps(&mut self, window: Duration) -> Result<f64>;
+
+    /// In the last measurement, the share of its rounds in which the client had nothing to do, 0 to 1: near 0 the
+    /// client was the limit. None where it cannot tell.
+    fn idle(&self) -> Option<f64>;
 
     /// Stops where it stands, using no CPU.
     fn freeze(&self) -> Result<()>;
@@ -61,7 +71,10 @@ pub(crate) fn start(
     layout: Layout,
     traffic: Traffic,
 ) -> Result<Box<dyn Client>> {
-    Ok(Box::new(testpmd::Testpmd::start(
-        plan, peer, layout, traffic,
-    )?))
+    Ok(match traffic {
+        Traffic::Lean(flows) => Box::new(lean::LeanClient::new(plan, peer, layout, flows)),
+        Traffic::Bounce | Traffic::Flows(_) => {
+            Box::new(testpmd::Testpmd::start(plan, peer, layout, traffic)?)
+        }
+    })
 }

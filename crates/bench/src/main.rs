@@ -1,7 +1,7 @@
 //! `lasthop-bench`: Lasthop and its peers in turn, on the same machine, with the same client.
 //!
 //! ```text
-//!   experiments   frames, flows, idle, growth: what is run, in which order
+//!   experiments   frames, flows, lean, idle, growth: what is run, in which order
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder
 //!   clients       what sends frames through them
@@ -68,6 +68,8 @@ enum Experiment {
     Frames,
     /// Throughput by number of flows, beside the peers
     Flows,
+    /// Throughput with a client that leaves the limit to the switch, beside the peers
+    Lean,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -100,6 +102,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         let report = match experiment {
             Experiment::Frames => experiments::throughput::frames(&plan)?,
             Experiment::Flows => experiments::throughput::flows(&plan)?,
+            Experiment::Lean => experiments::throughput::lean(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
         };

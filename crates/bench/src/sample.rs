@@ -55,6 +55,8 @@ pub(crate) struct Sample {
     pub(crate) mpps: f64,
     /// CPU time of the switch's processes, percent of a core.
     pub(crate) switch_percent: f64,
+    /// Share of the client's rounds without work, where it can tell: near 0 it was the limit.
+    pub(crate) client_idle: Option<f64>,
     /// Round trips of a cache line between the cores.
     pub(crate) before_ns: f64,
     pub(crate) after_ns: f64,
@@ -100,7 +102,7 @@ pub(crate) fn take(
     let before_ns = round_trip(plan.cores)?;
     peer.thaw();
     client.thaw()?;
-    stop::sleep(plan.settle)?;
+    client.warm_up(plan.settle)?;
     let (start, cpu, switch) = (Instant::now(), CpuTimes::now(), peer.cpu_seconds());
     let mpps = client.mpps(plan.window)?;
     let switch = peer.cpu_seconds() - switch;
@@ -124,6 +126,7 @@ pub(crate) fn take(
         round,
         mpps,
         switch_percent: 100.0 * switch / seconds,
+        client_idle: client.idle(),
         before_ns,
         after_ns,
         placement,

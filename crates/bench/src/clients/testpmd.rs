@@ -46,7 +46,7 @@ impl Testpmd {
         })?;
         process.tell(match traffic {
             Traffic::Bounce => "set fwd mac",
-            Traffic::Flows(_) => "set fwd flowgen",
+            Traffic::Flows(_) | Traffic::Lean(_) => "set fwd flowgen",
         })?;
         Ok(Self {
             process,
@@ -79,7 +79,7 @@ impl Client for Testpmd {
         self.process.tell(&format!("set txpkts {size}"))?;
         self.process.tell(match self.traffic {
             Traffic::Bounce => "start tx_first 32",
-            Traffic::Flows(_) => "start",
+            Traffic::Flows(_) | Traffic::Lean(_) => "start",
         })?;
         self.started += 1;
         let started = self.started;
@@ -88,12 +88,20 @@ impl Client for Testpmd {
         })
     }
 
+    fn warm_up(&mut self, time: Duration) -> Result<()> {
+        stop::sleep(time)
+    }
+
     fn mpps(&mut self, window: Duration) -> Result<f64> {
         self.show()?;
         stop::sleep(window)?;
         let output = self.show()?;
         let rate = last_rate(&output).context("testpmd's statistics are not what they were")?;
         Ok(rate / 1e6)
+    }
+
+    fn idle(&self) -> Option<f64> {
+        None
     }
 
     fn freeze(&self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use super::{Plan, progress};
 use crate::clients::{self, Client, Layout, Traffic};
@@ -34,10 +34,32 @@ pub(crate) fn flows(plan: &Plan) -> Result<Report> {
     Ok(run.report("Throughput by flows, 64-byte frames, split queues", "flows"))
 }
 
+/// With a client that leaves the limit to the switch, by number of flows and size.
+pub(crate) fn lean(plan: &Plan) -> Result<Report> {
+    let mut run = Run::new(plan, "lean");
+    for flows in FLOWS {
+        run.setting(Layout::Split, Traffic::Lean(flows), &[64])?;
+    }
+    run.setting(Layout::Split, Traffic::Lean(1), &[1500])?;
+    run.setting(Layout::Packed, Traffic::Lean(1024), &[64])?;
+    Ok(run.report("Throughput with the lean client, by flows", "flows"))
+}
+
 /// A peer with its client; both frozen but for their own samples. The client goes first.
 struct Pair {
     client: Box<dyn Client>,
     peer: Peer,
+}
+
+impl Pair {
+    fn prepare(&mut self, size: u32) -> Result<()> {
+        self.peer.thaw();
+        self.client.thaw()?;
+        self.client.set_size(size)?;
+        self.client.freeze()?;
+        self.peer.freeze();
+        Ok(())
+    }
 }
 
 struct Run<'a> {
@@ -99,11 +121,8 @@ impl<'a> Run<'a> {
 
     fn size(&mut self, pairs: &mut [Pair], cell: &Cell, size: u32) -> Result<()> {
         for pair in &mut *pairs {
-            pair.peer.thaw();
-            pair.client.thaw()?;
-            pair.client.set_size(size)?;
-            pair.client.freeze()?;
-            pair.peer.freeze();
+            pair.prepare(size)
+                .with_context(|| format!("{}, {}", pair.peer.kind().name(), cell.name))?;
         }
         // Samples that do not count are taken again, within bounds.
         for round in 1..=2 * self.plan.rounds {
@@ -183,6 +202,11 @@ fn cell(layout: Layout, traffic: Traffic, size: u32) -> Cell {
             name: format!("{size} B {}", layout.name()),
             series: layout.name().to_owned(),
             x: f64::from(size),
+        },
+        Traffic::Lean(flows) => Cell {
+            name: format!("{size} B {}, {flows} flows, lean client", layout.name()),
+            series: format!("{size} B {}", layout.name()),
+            x: f64::from(flows),
         },
         Traffic::Flows(flows) => Cell {
             name: format!("{flows} flows"),

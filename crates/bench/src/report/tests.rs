@@ -12,6 +12,7 @@ fn sample(kind: Kind, mpps: f64, placement: Option<Placement>, verdict: Verdict)
         round: 1,
         mpps,
         switch_percent: 100.0,
+        client_idle: None,
         before_ns: 55.0,
         after_ns: 55.0,
         placement,

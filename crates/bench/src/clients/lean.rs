@@ -1,0 +1,78 @@
+//! The project's own client, in this process: it runs while it is asked for figures, and only then.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
+
+use super::{Client, Layout};
+use crate::experiments::Plan;
+use crate::peers::Peer;
+use crate::stop;
+
+/// A lean client; connected once it knows the size of its frames.
+pub(crate) struct LeanClient {
+    config: LeanConfig,
+    lean: Option<Lean>,
+    idle: Option<f64>,
+}
+
+impl LeanClient {
+    pub(crate) fn new(plan: &Plan, peer: &Peer, layout: Layout, flows: u32) -> Self {
+        Self {
+            config: LeanConfig {
+                sockets: peer.sockets().to_vec(),
+                listen: peer.client_listens(),
+                packed: layout == Layout::Packed,
+                flows,
+                cpu: Some(plan.cores[1]),
+                ..LeanConfig::default()
+            },
+            lean: None,
+            idle: None,
+        }
+    }
+
+    fn run(&mut self, until: Until) -> Result<LeanReport> {
+        stop::check()?;
+        let lean = self.lean.as_mut().context("the client is not connected")?;
+        Ok(lean.run(until)?)
+    }
+}
+
+impl Client for LeanClient {
+    fn name(&self) -> &'static str {
+        "lean"
+    }
+
+    fn set_size(&mut self, size: u32) -> Result<()> {
+        // The ports must be free before they are connected again.
+        self.lean = None;
+        self.config.frame_len = u16::try_from(size)?;
+        self.lean = Some(Lean::connect(self.config.clone())?);
+        // A switch that learns sees where both addresses are.
+        self.run(Until::Sent(1)).map(drop)
+    }
+
+    fn warm_up(&mut self, time: Duration) -> Result<()> {
+        self.run(Until::Elapsed(time)).map(drop)
+    }
+
+    fn mpps(&mut self, window: Duration) -> Result<f64> {
+        let report = self.run(Until::Elapsed(window))?;
+        self.idle = Some(report.idle);
+        Ok(report.mpps())
+    }
+
+    fn idle(&self) -> Option<f64> {
+        self.idle
+    }
+
+    fn freeze(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn thaw(&self) -> Result<()> {
+        Ok(())
+    }
+}
