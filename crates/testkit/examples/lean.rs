@@ -19,6 +19,7 @@ lean SOCKET SOCKET [SOCKET SOCKET ...] [options]
   --queue N        entries of each queue (1024)
   --len N          bytes of a frame (64)
   --rx-buffer N    bytes of a receive buffer (2048)
+  --apart          header and frame in different cache lines, as in DPDK's buffers
   --flows N        UDP flows of each port (1)
   --touch          read the head of every received frame
   --rewrite        write into every frame before it is sent
@@ -62,6 +63,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--queue" => config.queue_size = value(args)?,
             "--len" => config.frame_len = value(args)?,
             "--rx-buffer" => config.rx_buffer = value(args)?,
+            "--apart" => config.apart = true,
             "--flows" => config.flows = value(args)?,
             "--touch" => config.touch = true,
             "--rewrite" => config.rewrite = true,

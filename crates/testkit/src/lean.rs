@@ -58,6 +58,9 @@ pub struct LeanConfig {
     pub frame_len: u16,
     /// Bytes of a receive buffer; at least 12 more than a frame are taken.
     pub rx_buffer: u32,
+    /// Frames start with a cache line and the virtio header ends the line before, as in DPDK's buffers, in
+    /// place of both sharing a line, as in Linux's.
+    pub apart: bool,
     /// UDP flows that each port goes through, 1 at least. Where the ring holds a whole number of rounds
     /// nothing is written for it, otherwise 4 bytes a frame.
     pub flows: u32,
@@ -93,6 +96,7 @@ impl Default for LeanConfig {
             queue_size: 1024,
             frame_len: 64,
             rx_buffer: 2048,
+            apart: false,
             flows: 1,
             macs: Vec::new(),
             touch: false,

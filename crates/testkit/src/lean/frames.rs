@@ -25,6 +25,8 @@ const UDP_SUM: usize = 40;
 #[derive(Debug)]
 pub(super) struct Frames {
     memory: Span,
+    /// Byte of the first buffer.
+    first: usize,
     stride: usize,
     len: u32,
     /// What received frames start with.
@@ -34,10 +36,21 @@ pub(super) struct Frames {
 impl Frames {
     /// Zeroed buffers of `len` bytes for port `to_me`. The stride is an odd number of cache lines, so that
     /// the heads of the buffers spread over all sets of a cache.
-    pub(super) fn new(ram: &GuestRam, count: u16, len: u32, to_me: [u8; 6]) -> Self {
-        let stride = (len.div_ceil(64) | 1) as usize * 64;
+    ///
+    /// A buffer starts with a cache line, unless `apart`: then the frame does, behind a header at the end of
+    /// the line before.
+    pub(super) fn new(
+        ram: &GuestRam,
+        (count, len): (u16, u32),
+        apart: bool,
+        to_me: [u8; 6],
+    ) -> Self {
+        let first = if apart { 64 - HEADER_LEN } else { 0 };
+        let lines = (len as usize + first).div_ceil(64);
+        let stride = (lines | 1) * 64;
         Self {
             memory: Span::new(ram, stride * usize::from(count)),
+            first,
             stride,
             len,
             to_me,
@@ -46,7 +59,7 @@ impl Frames {
 
     pub(super) fn buffers(&self) -> Buffers {
         Buffers {
-            gpa: self.memory.gpa(),
+            gpa: self.memory.gpa() + self.first as u64,
             stride: self.stride as u32,
             len: self.len,
         }
@@ -71,7 +84,7 @@ impl Frames {
 
     #[inline]
     fn start(&self, id: u16) -> usize {
-        usize::from(id) * self.stride
+        self.first + usize::from(id) * self.stride
     }
 
     /// Makes the frame in buffer `id` one of flow `flow`.
@@ -90,7 +103,7 @@ impl Frames {
     pub(super) fn touch(&self, id: u16) -> Option<u32> {
         let at = self.start(id);
         let load = |at| self.memory.u16(at).load(Relaxed).to_ne_bytes();
-        let net_header = self.memory.u64(at).load(Relaxed);
+        let net_header = self.memory.u32(at).load(Relaxed);
         let front = self.memory.u32(at + DST).load(Relaxed);
         let [a, b, c, d, e, f] = self.to_me;
         let mine = front == u32::from_ne_bytes([a, b, c, d])

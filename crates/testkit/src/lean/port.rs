@@ -118,11 +118,11 @@ impl<R: Ring> Port<R> {
         let (me, partner) = (config.mac(index), config.mac(index ^ 1));
         let tx_len = u32::from(config.frame_len) + HEADER_LEN as u32;
         let rx_len = config.rx_buffer.max(tx_len);
-        let room = u64::from(size) * u64::from(tx_len + rx_len + 512) + 8 * EDGE;
+        let room = u64::from(size) * u64::from(tx_len + rx_len + 640) + 8 * EDGE;
         let spec = RegionSpec::at(MEMORY, room.next_multiple_of(2 << 20));
         let ram = GuestRam::memfd(&[spec])?;
-        let rx_frames = Frames::new(&ram, size, rx_len, me);
-        let tx_frames = Frames::new(&ram, size, tx_len, me);
+        let rx_frames = Frames::new(&ram, (size, rx_len), config.apart, me);
+        let tx_frames = Frames::new(&ram, (size, tx_len), config.apart, me);
         tx_frames.fill(&ram, size, config.flows, partner);
         let ring = |frames: &Frames, writable| {
             let options = RingOptions {

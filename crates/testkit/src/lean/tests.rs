@@ -17,6 +17,7 @@ fn layouts() -> Vec<LeanConfig> {
             batch: 8,
             window: Some(32),
             touch: true,
+            apart: in_order,
             patience: Duration::from_secs(5),
             ..LeanConfig::default()
         });
