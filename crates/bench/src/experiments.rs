@@ -60,7 +60,7 @@ impl Plan {
             quick: arguments.quick,
             rounds: if arguments.quick { 3 } else { 9 },
             settle: pick(200, 500),
-            window: pick(600, 2000),
+            window: pick(500, 2000),
             patience: pick(20_000, 600_000),
             idle: pick(4000, 20_000),
         })

@@ -27,7 +27,10 @@ impl CpuTimes {
         Self {
             busy,
             steal,
-            ours: family.into_iter().map(cpu_seconds).sum(),
+            ours: family
+                .into_iter()
+                .map(|pid| cpu_seconds(pid) + ended_seconds(pid))
+                .sum(),
         }
     }
 
@@ -40,8 +43,7 @@ impl CpuTimes {
         }
     }
 
-    /// CPU time of everybody else. What a process of ours that has ended used counts as theirs, so nothing of
-    /// ours should end in between.
+    /// CPU time of everybody else.
     pub(crate) fn others(self) -> f64 {
         (self.busy - self.ours).max(0.0)
     }
@@ -83,10 +85,21 @@ fn exact_seconds(pid: u32) -> Option<f64> {
     Some(sum / 1e9)
 }
 
-/// User and system ticks of `/proc/PID/stat`. The name before them may hold anything, blanks and brackets too.
+/// CPU time of a process's children that have ended, in seconds.
+fn ended_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    ticks_at(&stat, 13).unwrap_or_default() / TICKS
+}
+
+/// User and system ticks of `/proc/PID/stat`.
 fn ticks_of(stat: &str) -> Option<f64> {
+    ticks_at(stat, 11)
+}
+
+/// The sum of two fields, counted from the one after the name, which may hold anything, blanks and brackets too.
+fn ticks_at(stat: &str, first: usize) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace().skip(11);
+    let mut fields = rest.split_whitespace().skip(first);
     let user: f64 = fields.next()?.parse().ok()?;
     let system: f64 = fields.next()?.parse().ok()?;
     Some(user + system)
@@ -168,8 +181,9 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_is_skipped() {
-        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 1 0 100 0 0";
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 30 10 20 0 1 0 100 0 0";
         assert_eq!(ticks_of(stat), Some(200.0));
+        assert_eq!(ticks_at(stat, 13), Some(40.0));
         assert_eq!(ticks_of("42 (a"), None);
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::{Plan, progress};
 use crate::clients::{self, Client, Layout, Traffic};
@@ -13,6 +13,9 @@ use crate::sample::{Cell, Sample, Verdict, take, wait_quiet};
 use crate::stop;
 
 const SIZES: [u32; 3] = [64, 256, 1500];
+/// How long frames may take to arrive after a client was attached, and how long each look for them is.
+const ARRIVE: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_millis(100);
 const FLOWS: [u32; 3] = [1, 1024, 100_000];
 
 /// By frame size, split and packed.
@@ -52,13 +55,18 @@ struct Pair {
 }
 
 impl Pair {
+    /// Changes to frames of `size` bytes and waits until they arrive: a switch may take its time to notice a port.
     fn prepare(&mut self, size: u32) -> Result<()> {
         self.peer.thaw();
         self.client.thaw()?;
         self.client.set_size(size)?;
+        let arrive = stop::wait("frames arrive", ARRIVE, || {
+            let mpps = self.client.mpps(PROBE)?;
+            Ok((mpps > 0.0).then_some(()))
+        });
         self.client.freeze()?;
         self.peer.freeze();
-        Ok(())
+        arrive
     }
 }
 
@@ -107,9 +115,7 @@ impl<'a> Run<'a> {
                 Ok(pair) => pairs.push(pair),
                 Err(error) => {
                     stop::check()?;
-                    let note = format!("{}, {}: {error:#}", kind.name(), layout.name());
-                    progress(&note);
-                    self.notes.push(note);
+                    self.leave_out(format!("{}, {}: {error:#}", kind.name(), layout.name()));
                 }
             }
         }
@@ -120,16 +126,27 @@ impl<'a> Run<'a> {
     }
 
     fn size(&mut self, pairs: &mut [Pair], cell: &Cell, size: u32) -> Result<()> {
-        for pair in &mut *pairs {
-            pair.prepare(size)
-                .with_context(|| format!("{}, {}", pair.peer.kind().name(), cell.name))?;
+        let mut ready = Vec::new();
+        for pair in pairs {
+            match pair.prepare(size) {
+                Ok(()) => ready.push(pair),
+                Err(error) => {
+                    stop::check()?;
+                    self.leave_out(format!(
+                        "{}, {}: {error:#}",
+                        pair.peer.kind().name(),
+                        cell.name
+                    ));
+                }
+            }
         }
+        let mut pairs = ready;
         // Samples that do not count are taken again, within bounds.
         for round in 1..=2 * self.plan.rounds {
             if pairs.iter().all(|pair| self.enough(pair.peer.kind(), cell)) {
                 break;
             }
-            for pair in &mut *pairs {
+            for pair in &mut pairs {
                 self.wait_if_disturbed()?;
                 let sample = take(self.plan, &pair.peer, &mut *pair.client, cell, round)?;
                 self.say(&sample);
@@ -137,6 +154,11 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    fn leave_out(&mut self, note: String) {
+        progress(&note);
+        self.notes.push(note);
     }
 
     /// After a sample that others disturbed, the next one waits for them to end.
