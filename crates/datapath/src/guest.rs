@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memory::copy::Cursor;
+use memory::copy::{Cursor, prefetch, prefetch_for_write};
 use memory::{GuestMemory, Segment};
 use port::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Outgoing, Port};
 use virtio::features::Features;
@@ -18,6 +18,8 @@ use virtio::queue::{Chain, Queue, QueueFault};
 
 use crate::watchdog::{self, Blocked};
 
+/// Receive buffers that are taken before they are needed.
+const AHEAD: usize = 16;
 /// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
 const MAX_MERGED: usize = 128;
 /// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
@@ -57,7 +59,9 @@ pub struct GuestQueue {
     call: Option<OwnedFd>,
     enabled: bool,
     segments: Vec<Segment>,
+    /// From the guest: leased. To the guest: taken ahead; the first `spent` are used already.
     chains: Vec<Chain>,
+    spent: usize,
     fault: Option<GuestFault>,
     reported: bool,
     started: Instant,
@@ -76,6 +80,7 @@ impl GuestQueue {
             enabled,
             segments: Vec::with_capacity(256),
             chains: Vec::with_capacity(BATCH),
+            spent: 0,
             fault: None,
             reported: false,
             started: Instant::now(),
@@ -107,36 +112,63 @@ impl GuestQueue {
         }
     }
 
-    /// Takes buffers for `need` bytes, or none.
-    fn reserve(&mut self, need: u32, merge: bool) -> Result<(), DropReason> {
-        self.chains.clear();
-        self.segments.clear();
-        let mut room = 0;
+    /// Buffers for `need` bytes: so many of the chains from `spent` on.
+    fn reserve(&mut self, need: u32, merge: bool) -> Result<usize, DropReason> {
+        let (mut room, mut count) = (0, 0);
         while room < need {
-            match self.queue.take_writable(&mut self.segments) {
-                Ok(Some(chain)) => {
-                    self.used = true;
-                    self.chains.push(chain);
-                    room += chain.bytes;
-                    if chain.bytes < HEADER {
-                        return Err(self.stop(GuestFault::NoRoomForHeader));
-                    }
-                    if !merge || self.chains.len() == MAX_MERGED {
-                        break;
-                    }
-                }
-                Ok(None) => {
-                    self.queue.untake(&self.chains);
-                    return Err(DropReason::ReceiverFull);
-                }
-                Err(fault) => return Err(self.stop(fault.into())),
+            if self.spent + count == self.chains.len() {
+                self.take_ahead()?;
+            }
+            let chain = self.chains[self.spent + count];
+            if chain.bytes < HEADER {
+                return Err(self.stop(GuestFault::NoRoomForHeader));
+            }
+            room += chain.bytes;
+            count += 1;
+            if !merge || count == MAX_MERGED {
+                break;
             }
         }
         if room < need {
-            self.queue.untake(&self.chains);
             return Err(DropReason::BufferTooSmall);
         }
+        Ok(count)
+    }
+
+    /// Takes the next buffers before they are needed, so that their first lines are on the way here when
+    /// they are written: the guest's core has them.
+    fn take_ahead(&mut self) -> Result<(), DropReason> {
+        if self.spent == self.chains.len() {
+            self.spent = 0;
+            self.chains.clear();
+            self.segments.clear();
+        }
+        let before = self.chains.len();
+        for _ in 0..AHEAD {
+            match self.queue.take_writable(&mut self.segments) {
+                Ok(Some(chain)) => {
+                    self.chains.push(chain);
+                    if let Some(first) = chain.segs.of(&self.segments).first() {
+                        prefetch_for_write(first);
+                    }
+                }
+                Ok(None) => break,
+                Err(fault) => return Err(self.stop(fault.into())),
+            }
+        }
+        if self.chains.len() == before {
+            return Err(DropReason::ReceiverFull);
+        }
+        self.used = true;
         Ok(())
+    }
+
+    /// Gives back what was taken ahead and not needed.
+    fn give_back(&mut self) {
+        self.queue.untake(&self.chains[self.spent..]);
+        self.chains.clear();
+        self.segments.clear();
+        self.spent = 0;
     }
 
     fn stop(&mut self, fault: GuestFault) -> DropReason {
@@ -144,15 +176,25 @@ impl GuestQueue {
         DropReason::ReceiverDown
     }
 
-    /// Stages the reserved chains as used for `written` bytes in all.
-    fn commit(&mut self, written: u32) {
+    /// The memory of the next `count` chains, which were taken one after the other.
+    fn memory_of(&self, count: usize) -> &[Segment] {
+        let chains = &self.chains[self.spent..self.spent + count];
+        let start = chains.first().map_or(0, |c| c.segs.start);
+        let end = chains.last().map_or(0, |c| c.segs.start + c.segs.len);
+        &self.segments[start as usize..end as usize]
+    }
+
+    /// Stages the next `count` chains as used for `written` bytes in all.
+    fn commit(&mut self, count: usize, written: u32) {
         let mut left = written;
-        for chain in self.chains.drain(..) {
+        for at in self.spent..self.spent + count {
+            let chain = self.chains[at];
             let part = left.min(chain.bytes);
             self.queue.mark_written(chain.segs.of(&self.segments), part);
             self.queue.put(chain, part);
             left -= part;
         }
+        self.spent += count;
     }
 }
 
@@ -206,7 +248,8 @@ impl GuestPort {
 
     /// Takes a queue out of service. Its position, with which the guest's next back end goes on.
     pub fn stop(&mut self, index: u16) -> Option<u32> {
-        let queue = self.queues.get_mut(usize::from(index))?.take()?;
+        let mut queue = self.queues.get_mut(usize::from(index))?.take()?;
+        queue.give_back();
         self.count_pairs();
         Some(queue.queue.position())
     }
@@ -325,21 +368,29 @@ impl Port for GuestPort {
         if queue.fault.is_some() {
             return;
         }
-        while queue.chains.len() < BATCH && batch.taken().bytes < BATCH_BYTES {
+        // First all chains, so that their heads are on the way here from the guest's core together.
+        let mut bytes = 0;
+        while queue.chains.len() < BATCH && bytes < BATCH_BYTES {
             match queue.queue.take_readable(batch.segments_mut()) {
                 Ok(Some(chain)) => {
-                    queue.used = true;
-                    queue.chains.push(chain);
-                    if let Err(fault) = lease(&chain, features, queue.enabled, batch) {
-                        queue.fault = Some(fault);
-                        return;
+                    bytes += u64::from(chain.bytes);
+                    if let Some(first) = chain.segs.of(batch.segments_mut()).first() {
+                        prefetch(first);
                     }
+                    queue.chains.push(chain);
                 }
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(fault) => {
                     queue.fault = Some(fault.into());
-                    return;
+                    break;
                 }
+            }
+        }
+        queue.used |= !queue.chains.is_empty();
+        for chain in &queue.chains {
+            if let Err(fault) = lease(chain, features, queue.enabled, batch) {
+                queue.fault = Some(fault);
+                return;
             }
         }
     }
@@ -363,21 +414,21 @@ impl Port for GuestPort {
             return Err(DropReason::ReceiverDown);
         }
         let need = HEADER + frame.len();
-        queue.reserve(need, merge)?;
-        let buffers = queue.chains.len() as u16;
+        let count = queue.reserve(need, merge)?;
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
         // are used no more.
-        let mut target = unsafe { Cursor::new(&queue.segments) };
-        let (low, high) = header::encode(&frame.offload, buffers);
+        let mut target = unsafe { Cursor::new(queue.memory_of(count)) };
+        let (low, high) = header::encode(&frame.offload, count as u16);
         target.write_words(low, high);
         target.write(frame.headers);
         target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
-        queue.commit(need);
+        queue.commit(count, need);
         Ok(())
     }
 
     fn flush(&mut self, pair: u16) {
         if let Some(Some(queue)) = self.queues.get_mut(to_guest(pair)) {
+            queue.give_back();
             queue.publish_and_notify();
         }
     }

@@ -4,6 +4,45 @@ use std::ptr;
 
 use crate::Segment;
 
+/// Bytes of a cache line.
+const LINE: u32 = 64;
+
+/// Has the first lines of a segment brought near, for a frame's head: nothing is read.
+#[inline]
+pub fn prefetch(segment: &Segment) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let second = segment
+            .ptr
+            .wrapping_add(segment.len.min(LINE + 1) as usize - 1);
+        // SAFETY: a hint; no address can make it fault.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(segment.ptr.cast());
+            _mm_prefetch::<_MM_HINT_T0>(second.cast());
+        }
+    }
+    let _ = segment;
+}
+
+/// The same for memory that is about to be written: it is taken from other cores.
+#[inline]
+pub fn prefetch_for_write(segment: &Segment) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        let second = segment
+            .ptr
+            .wrapping_add(segment.len.min(LINE + 1) as usize - 1);
+        // SAFETY: a hint; no address can make it fault.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_ET0>(segment.ptr.cast());
+            _mm_prefetch::<_MM_HINT_ET0>(second.cast());
+        }
+    }
+    let _ = segment;
+}
+
 /// A position in a list of segments that moves forward only.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
