@@ -387,9 +387,12 @@ impl Port for GuestPort {
             }
         }
         queue.used |= !queue.chains.is_empty();
-        for chain in &queue.chains {
-            if let Err(fault) = lease(chain, features, queue.enabled, batch) {
+        for at in 0..queue.chains.len() {
+            if let Err(fault) = lease(&queue.chains[at], features, queue.enabled, batch) {
                 queue.fault = Some(fault);
+                // This one and those behind it were not looked at: they stay the guest's.
+                queue.queue.untake(&queue.chains[at..]);
+                queue.chains.truncate(at);
                 return;
             }
         }

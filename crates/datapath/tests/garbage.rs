@@ -5,14 +5,14 @@
 mod near;
 
 use channel::records::Answer;
-use datapath::guest::GuestPort;
+use datapath::guest::{GuestFault, GuestPort};
 use datapath::switch::Switch;
 use near::{NoUpcalls, guest};
 use policy::Action;
-use port::PortId;
 use port::counters::Counters;
+use port::{Batch, Port, PortId};
 use proptest::prelude::*;
-use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, Shape};
+use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Piece, RawDesc, Shape};
 use testkit::features::*;
 use testkit::guest_ram::GuestRam;
 use testkit::net::{NetHeader, NetOptions, NetPair};
@@ -181,5 +181,33 @@ proptest! {
     #[test]
     fn garbage_harms_only_its_own_queue(packed: bool, pokes in prop::collection::vec(a_poke(), 1..80)) {
         run(packed, &pokes);
+    }
+}
+
+#[test]
+fn frames_behind_a_malformed_chain_stay_the_guests() {
+    for packed in [0, RING_PACKED] {
+        let (_ram, mut nic, mut port) = guest(options(packed), MEMORY);
+        let frame = udp(&Flow::v4(1, 2), &[7; 64]);
+        let send = |nic: &mut NetPair| assert!(nic.stage(&frame, &NetHeader::default()).unwrap());
+        (0..2).for_each(|_| send(&mut nic));
+        nic.tx.add(&[Piece::new(BASE, 5)], &[], Shape::Direct, 0);
+        (0..3).for_each(|_| send(&mut nic));
+        nic.tx.publish();
+        let mut batch = Batch::new();
+        port.take(0, &mut batch);
+        assert_eq!(batch.frames().len(), 2, "those before it are taken");
+        batch.clear();
+        port.release(0);
+        let fault = port.take_fault();
+        assert_eq!(fault, Some((1, GuestFault::NoRoomForHeader)));
+        let used = std::iter::from_fn(|| nic.tx.poll().unwrap()).count();
+        assert_eq!(used, 2, "what was not delivered was not taken either");
+        let position = port.stop(1).unwrap();
+        assert_eq!(
+            position & 0x7fff,
+            2,
+            "the next back end sees the malformed chain"
+        );
     }
 }
