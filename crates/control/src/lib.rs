@@ -1,7 +1,7 @@
 //! Control: wanted state, learning, upcalls, and the API server.
 //!
 //! * [`config`] reads the configuration file into a wanted state.
-//! * [`wanted`] checks a wanted state, changes it, and says what differs between two of them.
+//! * [`wanted`] checks a wanted state, and changes it.
 //! * [`learning`] is the forwarding database: which station is behind which port.
 //! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.

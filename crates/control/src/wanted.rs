@@ -1,7 +1,7 @@
 //! The wanted state: what the operator asked for, and changes to it.
 //!
 //! A wanted state is a value. A change makes a new one, which is checked as a whole before anything is
-//! done; then [`diff`] says what has to happen. Nothing in this module does I/O.
+//! done; [`engine`](crate::engine) then makes the switch have it. Nothing in this module does I/O.
 
 mod check;
 #[cfg(test)]
@@ -10,8 +10,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec, SwitchSpec,
-    WantedState,
+    DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState,
 };
 
 pub use check::{Invalid, Place, check};
@@ -123,96 +122,4 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
     port.queues = patch.queues.unwrap_or(port.queues);
     port.mtu = patch.mtu.unwrap_or(port.mtu);
     Ok(port)
-}
-
-/// One difference between two wanted states.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The switch itself is to be different.
-    Switch(SwitchSpec),
-    /// A segment is new.
-    SegmentAdded(SegmentSpec),
-    /// A segment is different: its tag.
-    SegmentChanged(SegmentSpec),
-    /// The segment of this name is gone.
-    SegmentRemoved(String),
-    /// A port is new.
-    PortAdded(PortSpec),
-    /// A port is different.
-    PortChanged {
-        /// The port as it was.
-        from: Box<PortSpec>,
-        /// The port as it is to be, of the same name.
-        to: Box<PortSpec>,
-    },
-    /// The port of this name is gone.
-    PortRemoved(String),
-}
-
-/// What has to be done to get from `old` to `new`, in the order in which to do it: what is gone frees its
-/// name and socket first, and a segment is there before its ports and goes after them.
-///
-/// The order of ports and of segments is not a difference.
-pub fn diff(old: &WantedState, new: &WantedState) -> Vec<Change> {
-    let mut changes = Vec::new();
-    if old.switch != new.switch {
-        changes.push(Change::Switch(new.switch.clone()));
-    }
-    changes.extend(new.segments.iter().filter_map(|s| segment_change(old, s)));
-    let gone = |port: &&PortSpec| new.port(&port.name).is_none();
-    let removed = old.ports.iter().filter(gone);
-    changes.extend(removed.map(|port| Change::PortRemoved(port.name.clone())));
-    let (changed, added): (Vec<_>, Vec<_>) = new
-        .ports
-        .iter()
-        .filter_map(|port| port_change(old, port))
-        .partition(|change| matches!(change, Change::PortChanged { .. }));
-    changes.extend(changed.into_iter().chain(added));
-    let gone = |segment: &&SegmentSpec| new.segment(&segment.name).is_none();
-    let removed = old.segments.iter().filter(gone);
-    changes.extend(removed.map(|segment| Change::SegmentRemoved(segment.name.clone())));
-    changes
-}
-
-/// What has to be done for one wanted segment.
-fn segment_change(old: &WantedState, segment: &SegmentSpec) -> Option<Change> {
-    match old.segment(&segment.name) {
-        None => Some(Change::SegmentAdded(segment.clone())),
-        Some(was) if was != segment => Some(Change::SegmentChanged(segment.clone())),
-        Some(_) => None,
-    }
-}
-
-/// What has to be done for one wanted port.
-fn port_change(old: &WantedState, port: &PortSpec) -> Option<Change> {
-    match old.port(&port.name) {
-        None => Some(Change::PortAdded(port.clone())),
-        Some(was) if was != port => Some(Change::PortChanged {
-            from: Box::new(was.clone()),
-            to: Box::new(port.clone()),
-        }),
-        Some(_) => None,
-    }
-}
-
-/// Does one change to a state. What is added comes last; what is already gone stays gone.
-pub fn apply(state: &mut WantedState, change: &Change) {
-    match change {
-        Change::Switch(switch) => state.switch.clone_from(switch),
-        Change::SegmentAdded(segment) | Change::SegmentChanged(segment) => {
-            put(&mut state.segments, segment, |s| &s.name);
-        }
-        Change::SegmentRemoved(name) => state.segments.retain(|s| s.name != *name),
-        Change::PortAdded(port) => put(&mut state.ports, port, |p| &p.name),
-        Change::PortChanged { to, .. } => put(&mut state.ports, to, |p| &p.name),
-        Change::PortRemoved(name) => state.ports.retain(|p| p.name != *name),
-    }
-}
-
-/// Replaces the element of the same name, or appends.
-fn put<T: Clone>(list: &mut Vec<T>, item: &T, name: impl Fn(&T) -> &String) {
-    match list.iter_mut().find(|old| name(old) == name(item)) {
-        Some(old) => old.clone_from(item),
-        None => list.push(item.clone()),
-    }
 }

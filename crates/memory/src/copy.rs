@@ -63,13 +63,6 @@ impl<'a> Cursor<'a> {
         Self { segments, used: 0 }
     }
 
-    /// Bytes that are left.
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        let all: u64 = self.segments.iter().map(|s| u64::from(s.len)).sum();
-        all - u64::from(self.used)
-    }
-
     /// The next contiguous piece, at most `max` bytes, or `None` at the end.
     #[inline]
     pub fn next_piece(&mut self, max: u32) -> Option<Segment> {

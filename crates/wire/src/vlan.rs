@@ -169,15 +169,6 @@ impl HeaderBuf {
         self.len -= TAG_LEN as u16;
         Some(tci)
     }
-
-    /// Rewrites the outer tag and gives the one before it; `None`, with nothing changed, without a tag.
-    #[inline]
-    pub fn set_vlan(&mut self, tci: VlanTci) -> Option<VlanTci> {
-        let old = self.vlan()?;
-        self.as_mut_slice()[HEADER_LEN..HEADER_LEN + 2]
-            .copy_from_slice(&tci.to_bits().to_be_bytes());
-        Some(old)
-    }
 }
 
 impl fmt::Debug for HeaderBuf {
@@ -214,8 +205,7 @@ mod tests {
                 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0x81, 0, 0x7a, 0xbc, 12, 13
             ]
         );
-        assert_eq!(h.set_vlan(tci.with_vid(7)), Some(tci));
-        assert_eq!(h.pop_vlan(), Some(VlanTci { vid: 7, ..tci }));
+        assert_eq!(h.pop_vlan(), Some(tci));
         assert_eq!(h.as_slice(), before);
         assert_eq!(h.pop_vlan(), None);
     }
