@@ -4,10 +4,11 @@
 //! 12-byte header (5.1.6); see [`header`] for what a sender may say in it.
 
 pub mod header;
+mod kicks;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memory::copy::{Cursor, prefetch, prefetch_for_write};
 use memory::{GuestMemory, Segment};
@@ -16,6 +17,7 @@ use virtio::features::Features;
 use virtio::net::{self, NetHeader};
 use virtio::queue::{Chain, Queue, QueueFault};
 
+use self::kicks::Kicks;
 use crate::watchdog::{self, Blocked};
 
 /// Receive buffers that are taken before they are needed.
@@ -24,9 +26,6 @@ const AHEAD: usize = 16;
 const MAX_MERGED: usize = 128;
 /// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
 const BATCH_BYTES: u64 = 256 << 10;
-
-/// A VMM kicks once or twice when a queue starts; later than this it is the guest.
-const VMM_KICKS: Duration = Duration::from_millis(250);
 
 const HEADER: u32 = net::LEN as u32;
 /// Ethernet header: a frame that is shorter is none.
@@ -64,7 +63,7 @@ pub struct GuestQueue {
     spent: usize,
     fault: Option<GuestFault>,
     reported: bool,
-    started: Instant,
+    kicks: Kicks,
     /// A buffer was ever taken.
     used: bool,
 }
@@ -83,7 +82,7 @@ impl GuestQueue {
             spent: 0,
             fault: None,
             reported: false,
-            started: Instant::now(),
+            kicks: Kicks::since(Instant::now()),
             used: false,
         }
     }
@@ -238,6 +237,7 @@ impl GuestPort {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
+        queue.kicks = Kicks::since(Instant::now());
         // Whoever served this queue before may have ended between its last buffers and the notification.
         queue.notify();
         self.features = features;
@@ -297,9 +297,10 @@ impl GuestPort {
         let Some([to, from]) = pair else {
             return;
         };
-        if from
-            .as_ref()
-            .is_some_and(|q| !q.used && q.started.elapsed() > VMM_KICKS)
+        let by_guest = from
+            .as_mut()
+            .is_some_and(|q| !q.used && q.kicks.note(Instant::now()));
+        if by_guest
             && !shown(from)
             && !shown(to)
             && let Some(from) = from

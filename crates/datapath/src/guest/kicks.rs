@@ -1,0 +1,64 @@
+//! Whose kick was it? A VMM kicks when it starts a queue (QEMU makes its eventfd with a count of one); every
+//! later kick is the guest's, which kicks only when it has made a buffer available. A guest that kicks while
+//! no buffer is to be seen writes to memory that is not ours.
+//!
+//! A guest that goes by the event index may kick once and never again, so its first kick has to be known.
+
+use std::time::{Duration, Instant};
+
+/// A kick this long after the queue's start is the guest's, even if it is the first.
+const START: Duration = Duration::from_millis(250);
+/// A kick this long after the first one is the guest's: what a VMM does at the start it does at once.
+const APART: Duration = Duration::from_millis(10);
+
+/// The kicks of one queue.
+#[derive(Debug)]
+pub(super) struct Kicks {
+    started: Instant,
+    first: Option<Instant>,
+}
+
+impl Kicks {
+    /// For a queue that is put into service at `now`.
+    #[must_use]
+    pub(super) fn since(now: Instant) -> Self {
+        Self {
+            started: now,
+            first: None,
+        }
+    }
+
+    /// Notes a kick; whether it is the guest's.
+    pub(super) fn note(&mut self, now: Instant) -> bool {
+        let first = *self.first.get_or_insert(now);
+        now - self.started >= START || now - first >= APART
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kicks_at(millis: &[u64]) -> Vec<bool> {
+        let start = Instant::now();
+        let mut kicks = Kicks::since(start);
+        let note = |ms: &u64| kicks.note(start + Duration::from_millis(*ms));
+        millis.iter().map(note).collect()
+    }
+
+    #[test]
+    fn the_kicks_of_a_start_are_the_vmms() {
+        assert_eq!(kicks_at(&[0, 1, 2]), [false; 3]);
+        assert_eq!(kicks_at(&[200]), [false]);
+    }
+
+    #[test]
+    fn a_guest_that_is_up_at_once_is_told_from_its_vmm() {
+        assert_eq!(kicks_at(&[0, 70]), [false, true]);
+    }
+
+    #[test]
+    fn a_late_kick_is_the_guests_though_it_is_the_first() {
+        assert_eq!(kicks_at(&[300]), [true]);
+    }
+}
