@@ -2,12 +2,13 @@
 
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Traffic};
-use port::{DropReason, Offload, Outgoing, Payload, Port, PortId};
+use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::offload::{self, Fitter};
+use crate::runs::Runs;
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -46,6 +47,8 @@ pub(crate) struct InHand<'a> {
 /// where there is more than one pair.
 #[inline(never)]
 fn spread(headers: &[u8], payload_len: u32) -> u64 {
+    // The same bytes whether or not the frame's head was copied deeper.
+    let headers = &headers[..headers.len().min(SHALLOW)];
     let len = headers.len() + payload_len as usize;
     let key = FlowKey::new(0, &Parsed::parse(headers, len));
     key.masked(&FlowMask::CONVERSATION).hash(0) >> 32
@@ -83,8 +86,93 @@ impl<P: Port> Fabric<P> {
         self.slots.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Does to a frame what its flow says.
+    /// Tells the receivers of a batch what is coming.
+    pub(crate) fn expect(&mut self, runs: &Runs) {
+        for run in runs.as_slice() {
+            if let Some(Action::Unicast { port, .. }) = run.action
+                && let Some(slot) = self.slot(port)
+                && slot.port.pairs() == 1
+            {
+                slot.port.expect(0, run.frames.len());
+                self.touch(port, 0);
+            }
+        }
+    }
+
+    /// Does to all frames of a batch what their flows say.
+    pub(crate) fn execute_runs(&mut self, runs: &Runs, batch: &mut Batch, from: PortId) {
+        for run in runs.as_slice() {
+            let Some(action) = run.action else {
+                continue;
+            };
+            for index in run.frames.clone() {
+                let (headers, payload, offload) = batch.split(index);
+                let frame = InHand {
+                    headers,
+                    payload: &payload,
+                    offload: *offload,
+                    from,
+                };
+                if !self.pass_on(action, &frame) {
+                    self.execute(action, frame);
+                }
+            }
+        }
+    }
+
+    /// Delivers a frame that needs no change, to a receiver with one queue: almost every frame. `false` when
+    /// it is not of this kind, and nothing was done.
     #[inline(always)]
+    fn pass_on(&mut self, action: Action, frame: &InHand<'_>) -> bool {
+        let Action::Unicast {
+            port: to,
+            tag: None,
+        } = action
+        else {
+            return false;
+        };
+        let Some(slot) = self.slot(to) else {
+            return false;
+        };
+        let out = Outgoing {
+            headers: frame.headers.as_slice(),
+            payload: frame.payload,
+            offload: frame.offload,
+        };
+        let len = out.len();
+        let plain = frame.offload.is_nothing()
+            && !frame.headers.is_tagged()
+            && slot.port.pairs() == 1
+            && slot.unflushed != 0
+            && len <= slot.port.mtu() + ETHERNET;
+        if !plain {
+            return false;
+        }
+        // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
+        // wait for all stores before it, which are on their way to another core's cache.
+        match slot.port.deliver(0, &out) {
+            Ok(()) => {
+                slot.delivered.packets += 1;
+                slot.delivered.bytes += u64::from(len);
+            }
+            Err(reason) => self.counters.add_drops(to, reason, 1),
+        }
+        true
+    }
+
+    /// Notes that a receiver's queue pair waits for a flush.
+    #[inline]
+    fn touch(&mut self, to: PortId, pair: u16) {
+        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if slot.unflushed == 0 {
+            self.touched.push(to);
+        }
+        slot.unflushed |= 1 << pair;
+    }
+
+    /// Does to a frame what its flow says.
     pub(crate) fn execute(&mut self, action: Action, mut frame: InHand<'_>) {
         let priority = strip_tag(frame.headers, &mut frame.offload);
         match action {
@@ -115,9 +203,7 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Delivers an untagged frame to one port, with the tag that the port wants. Inlined, so that the frame's
-    /// parts stay in registers: see below.
-    #[inline(always)]
+    /// Delivers an untagged frame to one port, with the tag that the port wants.
     fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: InHand<'_>) {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             self.counters.add_drops(to, DropReason::ReceiverDown, 1);
@@ -155,8 +241,6 @@ impl<P: Port> Fabric<P> {
         }
         slot.unflushed |= 1 << pair;
         if offload::fits(&slot.port, &out, link_header) {
-            // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
-            // wait for all stores before it, which are on their way to another core's cache.
             match slot.port.deliver(pair, &out) {
                 Ok(()) => {
                     slot.delivered.packets += 1;

@@ -126,13 +126,13 @@ impl FlowTable {
         self.deep
     }
 
-    /// Notes another use of the flow that the last [`FlowTable::lookup`] found.
+    /// Notes so many more uses of the flow that the last [`FlowTable::lookup`] found.
     #[inline]
-    pub fn count_again(&mut self) {
+    pub fn count_more(&mut self, frames: u64) {
         let (tuple, set, way) = self.last;
         let tuple = self.tuples.get_mut(tuple);
         if let Some(entry) = tuple.and_then(|t| t.sets[set].entries[way].as_mut()) {
-            entry.packets += 1;
+            entry.packets += frames;
         }
     }
 

@@ -5,31 +5,23 @@
 
 pub mod header;
 mod kicks;
+mod receive;
+mod send;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use memory::copy::{Cursor, prefetch, prefetch_for_write};
 use memory::{GuestMemory, Segment};
-use port::{Accepts, BATCH, Batch, DropReason, MAX_FRAME, Outgoing, Port};
+use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Port};
 use virtio::features::Features;
-use virtio::net::{self, NetHeader};
+use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
 
 use self::kicks::Kicks;
 use crate::watchdog::{self, Blocked};
 
-/// Receive buffers that are taken before they are needed.
-const AHEAD: usize = 16;
-/// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
-const MAX_MERGED: usize = 128;
-/// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
-const BATCH_BYTES: u64 = 256 << 10;
-
 const HEADER: u32 = net::LEN as u32;
-/// Ethernet header: a frame that is shorter is none.
-const MIN_FRAME: u32 = 14;
 
 /// Why a queue was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -111,89 +103,9 @@ impl GuestQueue {
         }
     }
 
-    /// Buffers for `need` bytes: so many of the chains from `spent` on.
-    fn reserve(&mut self, need: u32, merge: bool) -> Result<usize, DropReason> {
-        let (mut room, mut count) = (0, 0);
-        while room < need {
-            if self.spent + count == self.chains.len() {
-                self.take_ahead()?;
-            }
-            let chain = self.chains[self.spent + count];
-            if chain.bytes < HEADER {
-                return Err(self.stop(GuestFault::NoRoomForHeader));
-            }
-            room += chain.bytes;
-            count += 1;
-            if !merge || count == MAX_MERGED {
-                break;
-            }
-        }
-        if room < need {
-            return Err(DropReason::BufferTooSmall);
-        }
-        Ok(count)
-    }
-
-    /// Takes the next buffers before they are needed, so that their first lines are on the way here when
-    /// they are written: the guest's core has them.
-    fn take_ahead(&mut self) -> Result<(), DropReason> {
-        if self.spent == self.chains.len() {
-            self.spent = 0;
-            self.chains.clear();
-            self.segments.clear();
-        }
-        let before = self.chains.len();
-        for _ in 0..AHEAD {
-            match self.queue.take_writable(&mut self.segments) {
-                Ok(Some(chain)) => {
-                    self.chains.push(chain);
-                    if let Some(first) = chain.segs.of(&self.segments).first() {
-                        prefetch_for_write(first);
-                    }
-                }
-                Ok(None) => break,
-                Err(fault) => return Err(self.stop(fault.into())),
-            }
-        }
-        if self.chains.len() == before {
-            return Err(DropReason::ReceiverFull);
-        }
-        self.used = true;
-        Ok(())
-    }
-
-    /// Gives back what was taken ahead and not needed.
-    fn give_back(&mut self) {
-        self.queue.untake(&self.chains[self.spent..]);
-        self.chains.clear();
-        self.segments.clear();
-        self.spent = 0;
-    }
-
     fn stop(&mut self, fault: GuestFault) -> DropReason {
         self.fault = Some(fault);
         DropReason::ReceiverDown
-    }
-
-    /// The memory of the next `count` chains, which were taken one after the other.
-    fn memory_of(&self, count: usize) -> &[Segment] {
-        let chains = &self.chains[self.spent..self.spent + count];
-        let start = chains.first().map_or(0, |c| c.segs.start);
-        let end = chains.last().map_or(0, |c| c.segs.start + c.segs.len);
-        &self.segments[start as usize..end as usize]
-    }
-
-    /// Stages the next `count` chains as used for `written` bytes in all.
-    fn commit(&mut self, count: usize, written: u32) {
-        let mut left = written;
-        for at in self.spent..self.spent + count {
-            let chain = self.chains[at];
-            let part = left.min(chain.bytes);
-            self.queue.mark_written(chain.segs.of(&self.segments), part);
-            self.queue.put(chain, part);
-            left -= part;
-        }
-        self.spent += count;
     }
 }
 
@@ -204,6 +116,8 @@ pub struct GuestPort {
     queues: Vec<Option<GuestQueue>>,
     features: Features,
     accepts: Accepts,
+    /// A frame may be spread over several receive buffers.
+    merge: bool,
     mtu: u32,
     /// Queue pairs whose to-guest queue is usable, counted from the first.
     usable_pairs: u16,
@@ -217,6 +131,7 @@ impl GuestPort {
             queues: Vec::new(),
             features: Features::empty(),
             accepts: Accepts::default(),
+            merge: false,
             mtu: u32::from(mtu.unwrap_or(u16::MAX)),
             usable_pairs: 0,
         }
@@ -242,6 +157,7 @@ impl GuestPort {
         queue.notify();
         self.features = features;
         self.accepts = header::accepts(features);
+        self.merge = features.contains(Features::NET_MRG_RXBUF);
         self.queues[index] = Some(queue);
         self.count_pairs();
     }
@@ -363,71 +279,32 @@ impl Port for GuestPort {
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         let features = self.features;
-        let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) else {
-            return;
-        };
-        if queue.fault.is_some() {
-            return;
-        }
-        // First all chains, so that their heads are on the way here from the guest's core together.
-        let mut bytes = 0;
-        while queue.chains.len() < BATCH && bytes < BATCH_BYTES {
-            match queue.queue.take_readable(batch.segments_mut()) {
-                Ok(Some(chain)) => {
-                    bytes += u64::from(chain.bytes);
-                    if let Some(first) = chain.segs.of(batch.segments_mut()).first() {
-                        prefetch(first);
-                    }
-                    queue.chains.push(chain);
-                }
-                Ok(None) => break,
-                Err(fault) => {
-                    queue.fault = Some(fault.into());
-                    break;
-                }
-            }
-        }
-        queue.used |= !queue.chains.is_empty();
-        for at in 0..queue.chains.len() {
-            if let Err(fault) = lease(&queue.chains[at], features, queue.enabled, batch) {
-                queue.fault = Some(fault);
-                // This one and those behind it were not looked at: they stay the guest's.
-                queue.queue.untake(&queue.chains[at..]);
-                queue.chains.truncate(at);
-                return;
-            }
+        if let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) {
+            queue.lease(features, batch);
         }
     }
 
     fn release(&mut self, pair: u16) {
-        let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) else {
-            return;
-        };
-        for chain in queue.chains.drain(..) {
-            queue.queue.put(chain, 0);
+        if let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) {
+            queue.end_leases();
         }
-        queue.publish_and_notify();
     }
 
-    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
-        let merge = self.features.contains(Features::NET_MRG_RXBUF);
-        let Some(Some(queue)) = self.queues.get_mut(to_guest(pair)) else {
-            return Err(DropReason::ReceiverDown);
-        };
-        if !queue.usable() {
-            return Err(DropReason::ReceiverDown);
+    fn expect(&mut self, pair: u16, frames: usize) {
+        if let Some(Some(queue)) = self.queues.get_mut(to_guest(pair))
+            && queue.usable()
+        {
+            queue.expect(frames);
         }
-        let need = HEADER + frame.len();
-        let count = queue.reserve(need, merge)?;
-        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
-        // are used no more.
-        let mut target = unsafe { Cursor::new(queue.memory_of(count)) };
-        let (low, high) = header::encode(&frame.offload, count as u16);
-        target.write_words(low, high);
-        target.write(frame.headers);
-        target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
-        queue.commit(count, need);
-        Ok(())
+    }
+
+    #[inline(always)]
+    fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
+        let merge = self.merge;
+        match self.queues.get_mut(to_guest(pair)) {
+            Some(Some(queue)) if queue.usable() => queue.fill(frame, merge),
+            _ => Err(DropReason::ReceiverDown),
+        }
     }
 
     fn flush(&mut self, pair: u16) {
@@ -443,37 +320,4 @@ impl Port for GuestPort {
             _ => false,
         }
     }
-}
-
-/// Makes a frame of a chain that was just taken, or a named drop.
-fn lease(
-    chain: &Chain,
-    features: Features,
-    enabled: bool,
-    batch: &mut Batch,
-) -> Result<(), GuestFault> {
-    let range = chain.segs.start..chain.segs.start + chain.segs.len;
-    let mut bytes = [0; net::LEN];
-    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
-    // released.
-    if unsafe { batch.peek(&range, &mut bytes) } < net::LEN {
-        return Err(GuestFault::NoRoomForHeader);
-    }
-    let len = chain.bytes - HEADER;
-    let offload = header::decode(&NetHeader::decode(&bytes), features);
-    let refused = match (&offload, len) {
-        _ if !enabled => Some(DropReason::QueueDisabled),
-        (_, ..MIN_FRAME) => Some(DropReason::Runt),
-        (_, len) if len > MAX_FRAME => Some(DropReason::Oversize),
-        (Err(reason), _) => Some(*reason),
-        (Ok(_), _) => None,
-    };
-    match (refused, offload) {
-        (None, Ok(offload)) => {
-            // SAFETY: as above; the chain holds HEADER + len bytes.
-            unsafe { batch.push(range, HEADER, len, offload) };
-        }
-        (reason, _) => batch.drop_taken(reason.unwrap_or(DropReason::BadHeader), len),
-    }
-    Ok(())
 }

@@ -4,8 +4,9 @@
 //! process   main of the process, and the thread that speaks with supervisor, control and front ends
 //! attach    one port's socket, connection and vhost-user session
 //! worker    the thread that owns all queues: polls, sleeps, drains messages and answers
-//! switch    one batch at a time: key, match (no threads, no sockets)
-//! fabric    the ports, and delivery of one frame to others
+//! switch    one batch at a time: match, deliver (no threads, no sockets)
+//! runs      frames of a batch that share a decision
+//! fabric    the ports, and delivery of frames to others
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
 //! ```
@@ -20,6 +21,7 @@ pub mod guest;
 pub mod offload;
 pub mod parking;
 pub mod process;
+mod runs;
 pub mod switch;
 pub mod watchdog;
 pub mod worker;

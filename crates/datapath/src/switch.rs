@@ -4,8 +4,9 @@
 //!
 //! ```text
 //! take      lease up to 64 frames from one from-guest queue
-//! key       parse each header snapshot, check what the sender left undone
-//! match     look the key up in the flow cache; frames without a flow are parked, control is asked
+//! match     parse each header snapshot as far as any flow looks, check what the sender left undone, look the
+//!           key up in the flow cache; frames without a flow are parked, control is asked
+//! expect    tell each receiver how many frames come, so that its buffers are on their way here
 //! deliver   copy to the receivers' buffers, once, in the form they take
 //! flush     publish to all receivers of the batch, notify them
 //! release   give the sender its buffers back
@@ -15,15 +16,16 @@ use channel::records::{Answer, Upcall, key_from_words, mask_from_words};
 use channel::switching::{FlowRecord, SwitchFigures};
 use policy::{Action, Program};
 use port::counters::Counters;
-use port::{Batch, DropReason, Offload, Payload, Port, PortId};
+use port::{Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
-use wire::vlan::HeaderBuf;
+use wire::vlan::{CAP, HeaderBuf};
 
 use crate::fabric::{Fabric, InHand};
 use crate::flow_table::FlowTable;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
+use crate::runs::Runs;
 
 /// Flows that the cache holds for each mask.
 pub const FLOWS: usize = 65_536;
@@ -41,13 +43,18 @@ pub struct Switch<P> {
     flows: FlowTable,
     parking: Parking,
     batch: Batch,
+    runs: Runs,
     figures: SwitchFigures,
 }
 
 /// The flow of the frame before: frames come in trains, and the next one is often of the same flow.
 #[derive(Default)]
 struct Recent {
-    found: Option<(FlowKey, Action)>,
+    /// The frame's Ethernet header, where nothing else matters.
+    words: Option<(u64, u64)>,
+    key: Option<FlowKey>,
+    /// Frames since the flow was looked up.
+    more: u64,
 }
 
 /// Equality word by word: as one block, the key that has just been stored in words would have to reach the
@@ -65,23 +72,6 @@ fn same(a: &FlowKey, b: &FlowKey) -> bool {
     true
 }
 
-impl Recent {
-    #[inline]
-    fn lookup(&mut self, flows: &mut FlowTable, key: &FlowKey, now: u64) -> Option<Action> {
-        match &self.found {
-            Some((recent, action)) if same(recent, key) => {
-                flows.count_again();
-                Some(*action)
-            }
-            _ => {
-                let action = flows.lookup(key, now)?;
-                self.found = Some((*key, action));
-                Some(action)
-            }
-        }
-    }
-}
-
 impl<P: Port> Switch<P> {
     /// A switch without ports. `seed` keys the flow cache's hash.
     #[must_use]
@@ -91,6 +81,7 @@ impl<P: Port> Switch<P> {
             flows: FlowTable::new(FLOWS, seed),
             parking: Parking::default(),
             batch: Batch::new(),
+            runs: Runs::default(),
             figures: SwitchFigures::default(),
         }
     }
@@ -156,6 +147,11 @@ impl<P: Port> Switch<P> {
             return false;
         };
         self.batch.clear();
+        self.batch.set_depth(if self.flows.looks_above_ethernet() {
+            CAP
+        } else {
+            SHALLOW
+        });
         slot.port.take(pair, &mut self.batch);
         if self.batch.is_untouched() {
             return false;
@@ -164,10 +160,9 @@ impl<P: Port> Switch<P> {
         for (reason, frames) in self.batch.drops() {
             self.fabric.counters.add_drops(id, reason, frames);
         }
-        let mut recent = Recent::default();
-        for index in 0..self.batch.frames().len() {
-            self.switch_frame(index, id, now, upcalls, &mut recent);
-        }
+        self.decide(id, now, upcalls);
+        self.fabric.expect(&self.runs);
+        self.fabric.execute_runs(&self.runs, &mut self.batch, id);
         self.fabric.flush();
         self.batch.clear();
         if let Some(slot) = self.fabric.slot(id) {
@@ -190,13 +185,37 @@ impl<P: Port> Switch<P> {
             self.batch
                 .push(0..1, 0, frame.len() as u32, Offload::default())
         };
-        self.switch_frame(0, from, now, upcalls, &mut Recent::default());
+        self.decide(from, now, upcalls);
+        self.fabric.execute_runs(&self.runs, &mut self.batch, from);
         self.fabric.flush();
         self.batch.clear();
     }
 
-    #[inline]
-    fn switch_frame(
+    /// Finds out what is to be done with each frame of the batch.
+    fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+        self.runs.clear();
+        let shallow = !self.flows.looks_above_ethernet();
+        let mut recent = Recent::default();
+        for index in 0..self.batch.frames().len() {
+            let (headers, _, offload) = self.batch.split(index);
+            let words = if shallow && offload.is_nothing() {
+                FlowKey::ethernet_words(headers.as_slice())
+            } else {
+                None
+            };
+            if words.is_some() && words == recent.words {
+                recent.more += 1;
+                self.runs.extend();
+                continue;
+            }
+            recent.words = words;
+            self.decide_one(index, from, now, upcalls, &mut recent);
+        }
+        self.flows.count_more(recent.more);
+        self.figures.hits += recent.more;
+    }
+
+    fn decide_one(
         &mut self,
         index: usize,
         from: PortId,
@@ -204,47 +223,56 @@ impl<P: Port> Switch<P> {
         upcalls: &mut dyn UpcallSink,
         recent: &mut Recent,
     ) {
-        let len = self.batch.frames()[index].len();
-        let (headers, payload, mut offload) = self.batch.split(index);
-        // Headers are parsed as far as anybody looks at them.
-        let shallow = !self.flows.looks_above_ethernet() && offload.is_nothing();
-        let key = match FlowKey::of_ethernet(from.0, headers.as_slice()).filter(|_| shallow) {
-            Some(key) => key,
-            None => {
-                let parsed = Parsed::parse(headers.as_slice(), len as usize);
-                if let Err(reason) = offload::check(headers.as_slice(), len, &parsed, &mut offload)
-                {
-                    self.fabric.counters.add_drops(from, reason, 1);
-                    return;
-                }
-                FlowKey::new(from.0, &parsed)
+        let key = match self.key_of(index, from) {
+            Ok(key) => key,
+            Err(reason) => {
+                self.fabric.counters.add_drops(from, reason, 1);
+                recent.words = None;
+                return self.runs.start(None);
             }
         };
-        let Some(action) = recent.lookup(&mut self.flows, &key, now) else {
+        if let Some(last) = &recent.key
+            && same(last, &key)
+        {
+            recent.more += 1;
+            return self.runs.extend();
+        }
+        self.flows.count_more(recent.more);
+        self.figures.hits += std::mem::take(&mut recent.more);
+        let action = self.flows.lookup(&key, now);
+        self.runs.start(action);
+        if action.is_some() {
+            self.figures.hits += 1;
+            recent.key = Some(key);
+        } else {
+            *recent = Recent::default();
             self.figures.misses += 1;
-            return self.ask(index, from, offload, now, upcalls);
-        };
-        self.figures.hits += 1;
-        let frame = InHand {
-            headers,
-            payload: &payload,
-            offload,
-            from,
-        };
-        self.fabric.execute(action, frame);
+            self.ask(index, from, now, upcalls);
+        }
+    }
+
+    /// The flow key of a frame. Headers are parsed as far as anybody looks at them.
+    #[inline]
+    fn key_of(&mut self, index: usize, from: PortId) -> Result<FlowKey, DropReason> {
+        let len = self.batch.frames()[index].len();
+        let shallow = !self.flows.looks_above_ethernet();
+        let (headers, _, offload) = self.batch.split(index);
+        if shallow
+            && offload.is_nothing()
+            && let Some(key) = FlowKey::of_ethernet(from.0, headers.as_slice())
+        {
+            return Ok(key);
+        }
+        let parsed = Parsed::parse(headers.as_slice(), len as usize);
+        offload::check(headers.as_slice(), len, &parsed, offload)?;
+        Ok(FlowKey::new(from.0, &parsed))
     }
 
     /// Parks a frame and asks control about it.
     #[cold]
-    fn ask(
-        &mut self,
-        index: usize,
-        from: PortId,
-        offload: Offload,
-        now: u64,
-        upcalls: &mut dyn UpcallSink,
-    ) {
-        let (headers, payload, _) = self.batch.split(index);
+    fn ask(&mut self, index: usize, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+        self.batch.deepen(index);
+        let (headers, payload, offload) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
         let key = FlowKey::new(from.0, &Parsed::parse(headers.as_slice(), len));
         let parked = self.parking.park(&key, len, now, || {
@@ -256,7 +284,7 @@ impl<P: Port> Switch<P> {
             ParkedFrame {
                 headers: copy,
                 payload: rest,
-                offload,
+                offload: *offload,
             }
         });
         match parked {

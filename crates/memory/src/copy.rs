@@ -7,40 +7,143 @@ use crate::Segment;
 /// Bytes of a cache line.
 const LINE: u32 = 64;
 
-/// Has the first lines of a segment brought near, for a frame's head: nothing is read.
-#[inline]
-pub fn prefetch(segment: &Segment) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let second = segment
-            .ptr
-            .wrapping_add(segment.len.min(LINE + 1) as usize - 1);
-        // SAFETY: a hint; no address can make it fault.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(segment.ptr.cast());
-            _mm_prefetch::<_MM_HINT_T0>(second.cast());
+/// Copies `len` bytes; short pieces in registers, without a call. The two ranges may overlap, because two
+/// guests may have been given the same memory by a hostile VMM: short pieces are then any mix of old bytes.
+///
+/// # Safety
+/// `len` bytes are mapped at both places. A guest may write to either meanwhile.
+#[inline(always)]
+pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: every block lies within the first `len` bytes, for which the caller speaks.
+    unsafe {
+        match len {
+            // The head of almost every frame.
+            64 => copy_block::<64>(from, to, 0),
+            0..4 => {
+                for at in 0..len {
+                    copy_block::<1>(from, to, at);
+                }
+            }
+            4..8 => copy_ends::<4>(from, to, len),
+            8..16 => copy_ends::<8>(from, to, len),
+            16..32 => copy_ends::<16>(from, to, len),
+            32..64 => copy_ends::<32>(from, to, len),
+            65..=256 => {
+                let mut at = 0;
+                while at + 64 < len {
+                    copy_block::<64>(from, to, at);
+                    at += 64;
+                }
+                copy_block::<64>(from, to, len - 64);
+            }
+            _ => ptr::copy(from, to, len),
         }
     }
-    let _ = segment;
 }
 
-/// The same for memory that is about to be written: it is taken from other cores.
-#[inline]
-pub fn prefetch_for_write(segment: &Segment) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        let second = segment
-            .ptr
-            .wrapping_add(segment.len.min(LINE + 1) as usize - 1);
-        // SAFETY: a hint; no address can make it fault.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_ET0>(segment.ptr.cast());
-            _mm_prefetch::<_MM_HINT_ET0>(second.cast());
+/// The first and the last `N` bytes of `len`, which are all when `len <= 2 * N`.
+///
+/// # Safety
+/// As [`copy_bytes`]; `N <= len`.
+#[inline(always)]
+unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: passed on; both blocks lie within `len`.
+    unsafe {
+        copy_block::<N>(from, to, 0);
+        copy_block::<N>(from, to, len - N);
+    }
+}
+
+/// `N` bytes at `at`, through registers.
+///
+/// # Safety
+/// They are mapped at both places.
+#[inline(always)]
+unsafe fn copy_block<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
+    // SAFETY: passed on to our caller; an array of bytes has no alignment.
+    unsafe {
+        let block: [u8; N] = from.add(at).cast::<[u8; N]>().read();
+        to.add(at).cast::<[u8; N]>().write(block);
+    }
+}
+
+/// Twelve bytes as two little-endian numbers.
+///
+/// # Safety
+/// They are mapped.
+#[inline(always)]
+unsafe fn load_words(at: *const u8) -> (u64, u32) {
+    // SAFETY: passed on to our caller; unaligned reads need no more.
+    unsafe {
+        (
+            u64::from_le(at.cast::<u64>().read_unaligned()),
+            u32::from_le(at.add(8).cast::<u32>().read_unaligned()),
+        )
+    }
+}
+
+/// Makes twelve bytes these, and writes only what differs: a line that does not change stays in the cache of
+/// the guest that reads it.
+///
+/// # Safety
+/// They are mapped.
+#[inline(always)]
+pub unsafe fn store_words(at: *mut u8, low: u64, high: u32) {
+    // SAFETY: passed on to our caller; unaligned accesses need no more.
+    unsafe {
+        let (old_low, old_high) = load_words(at);
+        if old_low != low {
+            at.cast::<u64>().write_unaligned(low.to_le());
+        }
+        if old_high != high {
+            at.add(8).cast::<u32>().write_unaligned(high.to_le());
         }
     }
-    let _ = segment;
+}
+
+/// Has the line of `at` brought near: nothing is read.
+#[inline(always)]
+pub fn prefetch_line(at: *const u8) {
+    // SAFETY: a hint; no address can make it fault.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    let _ = at;
+}
+
+/// The same for a line that is about to be written: it is taken from other cores.
+#[inline(always)]
+pub fn prefetch_line_for_write(at: *const u8) {
+    // SAFETY: a hint; no address can make it fault.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+    }
+    let _ = at;
+}
+
+/// Has the first lines of a segment brought near, for a frame's head.
+#[inline]
+pub fn prefetch(segment: &Segment) {
+    let last = segment.len.clamp(1, LINE + 1) as usize - 1;
+    prefetch_line(segment.ptr);
+    prefetch_line(segment.ptr.wrapping_add(last));
+}
+
+/// Has a receive buffer's first lines brought near: what comes behind a header of `header` bytes will be
+/// written. A line with nothing but the header is only read, because it rarely changes, and then the guest
+/// keeps its copy.
+#[inline]
+pub fn prefetch_buffer(segment: &Segment, header: usize) {
+    let head = segment.ptr.wrapping_add(header);
+    if segment.ptr.addr() / LINE as usize != head.addr() / LINE as usize {
+        prefetch_line(segment.ptr);
+    }
+    prefetch_line_for_write(head);
+    prefetch_line_for_write(head.wrapping_add(LINE as usize - 1));
 }
 
 /// A position in a list of segments that moves forward only.
@@ -101,9 +204,7 @@ impl<'a> Cursor<'a> {
             };
             // SAFETY: `new`'s caller keeps the piece mapped; `out` is private and has `piece.len` bytes
             // left from `done`. The guest may write meanwhile: what is read is then any mix of bytes.
-            unsafe {
-                ptr::copy_nonoverlapping(piece.ptr, out.as_mut_ptr().add(done), piece.len as usize);
-            }
+            unsafe { copy_bytes(piece.ptr, out.as_mut_ptr().add(done), piece.len as usize) };
             done += piece.len as usize;
         }
         done
@@ -119,26 +220,38 @@ impl<'a> Cursor<'a> {
                 break;
             };
             // SAFETY: `new`'s caller keeps the piece mapped; `from` has `piece.len` bytes left.
-            unsafe {
-                ptr::copy_nonoverlapping(from.as_ptr().add(done), piece.ptr, piece.len as usize);
-            }
+            unsafe { copy_bytes(from.as_ptr().add(done), piece.ptr, piece.len as usize) };
             done += piece.len as usize;
         }
         done
     }
 
-    /// Writes twelve bytes, given as they lie in memory in two little-endian numbers: from registers, where a
-    /// copy would read back what has just been stored in other pieces. Returns how many found room.
+    /// The next twelve bytes as two little-endian numbers, in registers: bytes that were stored a moment ago
+    /// could not be read back whole before every store has left the core. `None` when there are fewer.
+    #[inline]
+    pub fn read_words(&mut self) -> Option<(u64, u32)> {
+        if let Some(first) = self.segments.first()
+            && first.len - self.used > 12
+        {
+            let at = first.ptr.wrapping_add(self.used as usize);
+            self.used += 12;
+            // SAFETY: `new`'s caller keeps the segment mapped, which has more than twelve bytes left.
+            return Some(unsafe { load_words(at) });
+        }
+        let mut bytes = [0; 12];
+        let whole = self.read(&mut bytes) == bytes.len();
+        // SAFETY: twelve bytes of our own.
+        whole.then(|| unsafe { load_words(bytes.as_ptr()) })
+    }
+
+    /// Makes the next twelve bytes these, given as two little-endian numbers. Returns how many found room.
     #[inline]
     pub fn write_words(&mut self, low: u64, high: u32) -> usize {
         match self.segments.first() {
             Some(first) if first.len - self.used >= 12 => {
                 let at = first.ptr.wrapping_add(self.used as usize);
                 // SAFETY: `new`'s caller keeps the segment mapped, which has twelve bytes left.
-                unsafe {
-                    at.cast::<u64>().write_unaligned(low.to_le());
-                    at.add(8).cast::<u32>().write_unaligned(high.to_le());
-                }
+                unsafe { store_words(at, low, high) };
                 self.skip(12);
                 12
             }
@@ -166,9 +279,8 @@ impl<'a> Cursor<'a> {
             let Some(target) = self.next_piece(source.len) else {
                 break;
             };
-            // SAFETY: both cursors' makers keep the pieces mapped; target is as long as source. Two
-            // guests may have been given the same memory by a hostile VMM, so they may overlap.
-            unsafe { ptr::copy(source.ptr, target.ptr, source.len as usize) };
+            // SAFETY: both cursors' makers keep the pieces mapped; target is as long as source.
+            unsafe { copy_bytes(source.ptr, target.ptr, source.len as usize) };
             left -= source.len;
         }
         len - left

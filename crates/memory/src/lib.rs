@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use mapping::Mapping;
 pub use region::Region;
+use region::Span;
 pub use sigbus::{lost_mappings, survive_truncation};
 
 /// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
@@ -106,6 +107,9 @@ impl Segment {
 pub struct GuestMemory {
     /// Sorted by guest-physical address, not overlapping.
     regions: Vec<Arc<Region>>,
+    /// What every translation needs of each region, side by side: a descriptor must not wait for a chain of
+    /// pointers.
+    spans: Box<[Span]>,
     log: Option<Arc<DirtyLog>>,
 }
 
@@ -130,7 +134,12 @@ impl GuestMemory {
                 });
             }
         }
-        Ok(Self { regions, log })
+        let spans = regions.iter().map(|r| r.span()).collect();
+        Ok(Self {
+            regions,
+            spans,
+            log,
+        })
     }
 
     /// The same regions with another dirty log, or with none.
@@ -138,6 +147,7 @@ impl GuestMemory {
     pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
         Self {
             regions: self.regions.clone(),
+            spans: self.spans.clone(),
             log,
         }
     }
@@ -168,16 +178,14 @@ impl GuestMemory {
     }
 
     #[inline]
-    fn region_of(&self, gpa: u64) -> Option<&Region> {
+    fn span_of(&self, gpa: u64) -> Option<&Span> {
         // A guest has one to three regions as a rule: a short scan beats a binary search.
-        let at = if self.regions.len() <= 4 {
-            self.regions.iter().position(|r| r.contains(gpa))?
-        } else {
-            let after = self.regions.partition_point(|r| r.gpa() <= gpa);
-            let at = after.checked_sub(1)?;
-            self.regions[at].contains(gpa).then_some(at)?
-        };
-        Some(&self.regions[at])
+        if self.spans.len() <= 4 {
+            return self.spans.iter().find(|span| span.contains(gpa));
+        }
+        let after = self.spans.partition_point(|span| span.gpa <= gpa);
+        let span = &self.spans[after.checked_sub(1)?];
+        span.contains(gpa).then_some(span)
     }
 
     /// `len` bytes at `gpa` as one mapped piece, or `None` when they are empty, not all mapped, or lie in
@@ -185,12 +193,12 @@ impl GuestMemory {
     #[inline]
     #[must_use]
     pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
-        let region = self.region_of(gpa)?;
-        let offset = gpa - region.gpa();
-        if len == 0 || u64::from(len) > region.size() - offset {
+        let span = self.span_of(gpa)?;
+        let offset = gpa - span.gpa;
+        if len == 0 || u64::from(len) > span.size - offset {
             return None;
         }
-        Some(region.segment(offset, len))
+        Some(span.segment(offset, len))
     }
 
     /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region into
@@ -209,14 +217,14 @@ impl GuestMemory {
     fn translate_pieces(&self, mut gpa: u64, mut len: u32, out: &mut Vec<Segment>) -> bool {
         let before = out.len();
         while len > 0 {
-            let Some(region) = self.region_of(gpa) else {
+            let Some(span) = self.span_of(gpa) else {
                 out.truncate(before);
                 return false;
             };
-            let offset = gpa - region.gpa();
-            let room = u32::try_from(region.size() - offset).unwrap_or(u32::MAX);
+            let offset = gpa - span.gpa;
+            let room = u32::try_from(span.size - offset).unwrap_or(u32::MAX);
             let piece = len.min(room);
-            out.push(region.segment(offset, piece));
+            out.push(span.segment(offset, piece));
             gpa = gpa.wrapping_add(u64::from(piece));
             len -= piece;
         }

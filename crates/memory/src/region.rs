@@ -89,6 +89,30 @@ impl Region {
         self.mapping.is_lost()
     }
 
+    pub(crate) fn span(&self) -> Span {
+        Span {
+            gpa: self.gpa,
+            size: self.size,
+            ptr: self.as_ptr(),
+        }
+    }
+}
+
+/// Where a region lies, in the guest and here. Valid while the region lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) gpa: u64,
+    pub(crate) size: u64,
+    ptr: *mut u8,
+}
+
+// SAFETY: a Span is an address and a length; whoever dereferences what it yields argues that the region is
+// alive (see `Segment`).
+unsafe impl Send for Span {}
+// SAFETY: as above; nothing changes through a shared Span.
+unsafe impl Sync for Span {}
+
+impl Span {
     #[inline]
     pub(crate) fn contains(&self, gpa: u64) -> bool {
         gpa.wrapping_sub(self.gpa) < self.size
@@ -99,7 +123,7 @@ impl Region {
     pub(crate) fn segment(&self, offset: u64, len: u32) -> Segment {
         debug_assert!(offset + u64::from(len) <= self.size);
         Segment {
-            ptr: self.as_ptr().wrapping_add(offset as usize),
+            ptr: self.ptr.wrapping_add(offset as usize),
             len,
             gpa: self.gpa + offset,
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use memory::Segment;
-use memory::copy::Cursor;
+use memory::copy::{Cursor, copy_bytes};
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::counters::Traffic;
@@ -11,6 +11,9 @@ use crate::{DropReason, Offload, REASONS};
 
 /// Frames in a batch at most.
 pub const BATCH: usize = 64;
+
+/// Bytes of a frame's private head where Ethernet headers decide: one line, copied in registers.
+pub const SHALLOW: usize = 64;
 
 /// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
 pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
@@ -62,6 +65,18 @@ impl<'a> Payload<'a> {
             segments: self.segments,
             skip: self.skip + offset,
             len: len.min(self.len - offset),
+        }
+    }
+
+    /// Where the payload begins, when it lies in one piece.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_one_piece(&self) -> Option<*const u8> {
+        match self.segments {
+            [only] if only.len >= self.skip + self.len => {
+                Some(only.ptr.wrapping_add(self.skip as usize))
+            }
+            _ => None,
         }
     }
 
@@ -145,6 +160,8 @@ pub struct Batch {
     segments: Vec<Segment>,
     taken: Traffic,
     drops: [u32; REASONS.len()],
+    /// Most bytes of a private head.
+    depth: usize,
 }
 
 impl Default for Batch {
@@ -163,7 +180,14 @@ impl Batch {
             segments: Vec::with_capacity(4 * BATCH),
             taken: Traffic::default(),
             drops: [0; REASONS.len()],
+            depth: CAP,
         }
+    }
+
+    /// Copies so many bytes of each frame's head from now on, at most [`CAP`]. Frames with an offload get
+    /// all of those in any case.
+    pub fn set_depth(&mut self, depth: usize) {
+        self.depth = depth.min(CAP);
     }
 
     /// Forgets all frames.
@@ -193,16 +217,16 @@ impl Batch {
         &mut self.segments
     }
 
-    /// Reads the first bytes of a frame's segments, without taking them as part of the frame: the
-    /// virtio header.
+    /// The first twelve bytes of a frame's segments as two little-endian numbers, without taking them as part
+    /// of the frame: the virtio header. `None` when there are fewer.
     ///
     /// # Safety
     /// The memory behind the segments in `range` is mapped.
     #[inline]
-    pub unsafe fn peek(&self, range: &Range<u32>, out: &mut [u8]) -> usize {
+    pub unsafe fn peek_words(&self, range: &Range<u32>) -> Option<(u64, u32)> {
         let segments = &self.segments[range.start as usize..range.end as usize];
         // SAFETY: passed on to our caller.
-        unsafe { Cursor::new(segments) }.read(out)
+        unsafe { Cursor::new(segments) }.read_words()
     }
 
     /// Adds a frame of `len` bytes that starts `skip` bytes into the segments of `range`. The headers
@@ -218,12 +242,29 @@ impl Batch {
     pub unsafe fn push(&mut self, range: Range<u32>, skip: u32, len: u32, offload: Offload) {
         let frame = &mut self.frames[self.len];
         let segments = &self.segments[range.start as usize..range.end as usize];
-        let snapshot = frame.headers.fill((len as usize).min(CAP));
-        // SAFETY: passed on to our caller.
-        let mut cursor = unsafe { Cursor::new(segments) };
-        cursor.skip(skip);
-        cursor.read(snapshot);
+        let depth = if offload.is_nothing() {
+            self.depth
+        } else {
+            CAP
+        };
+        let snapshot = frame.headers.fill((len as usize).min(depth));
         let held = snapshot.len() as u32;
+        match segments {
+            // SAFETY: our caller says that the piece is mapped; the snapshot is `held` bytes long.
+            [only] if only.len >= skip + held => unsafe {
+                copy_bytes(
+                    only.ptr.wrapping_add(skip as usize),
+                    snapshot.as_mut_ptr(),
+                    held as usize,
+                );
+            },
+            _ => {
+                // SAFETY: passed on to our caller.
+                let mut cursor = unsafe { Cursor::new(segments) };
+                cursor.skip(skip);
+                cursor.read(snapshot);
+            }
+        }
         frame.offload = offload;
         frame.segments = range;
         frame.skip = skip + held;
@@ -265,9 +306,24 @@ impl Batch {
         &self.frames[..self.len]
     }
 
+    /// Makes a frame's private head as long as it can be, for whoever looks further than at Ethernet. What was
+    /// copied before stays as it is; what follows is read now, once.
+    pub fn deepen(&mut self, index: usize) {
+        let frame = &mut self.frames[..self.len][index];
+        let held = frame.headers.len();
+        let more = (CAP - held).min(frame.payload_len as usize);
+        let range = frame.segments.start as usize..frame.segments.end as usize;
+        // SAFETY: `push`'s caller keeps the memory mapped as long as the frame is in the batch.
+        let mut cursor = unsafe { Cursor::new(&self.segments[range]) };
+        cursor.skip(frame.skip);
+        cursor.read(frame.headers.extend(more));
+        frame.skip += more as u32;
+        frame.payload_len -= more as u32;
+    }
+
     /// A frame's private headers, to be changed, with its payload.
     #[inline(always)]
-    pub fn split(&mut self, index: usize) -> (&mut HeaderBuf, Payload<'_>, Offload) {
+    pub fn split(&mut self, index: usize) -> (&mut HeaderBuf, Payload<'_>, &mut Offload) {
         let frame = &mut self.frames[..self.len][index];
         let range = frame.segments.start as usize..frame.segments.end as usize;
         let payload = Payload {
@@ -275,6 +331,6 @@ impl Batch {
             skip: frame.skip,
             len: frame.payload_len,
         };
-        (&mut frame.headers, payload, frame.offload)
+        (&mut frame.headers, payload, &mut frame.offload)
     }
 }

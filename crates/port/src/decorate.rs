@@ -99,7 +99,7 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
             let frame = Outgoing {
                 headers: headers.as_slice(),
                 payload: &payload,
-                offload,
+                offload: *offload,
             }
             .to_vec();
             self.record(&frame);
@@ -108,6 +108,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
 
     fn release(&mut self, pair: u16) {
         self.inner.release(pair);
+    }
+
+    fn expect(&mut self, pair: u16, frames: usize) {
+        self.inner.expect(pair, frames);
     }
 
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
@@ -168,6 +172,10 @@ impl<P: Port> Port for Faulty<P> {
 
     fn release(&mut self, pair: u16) {
         self.inner.release(pair);
+    }
+
+    fn expect(&mut self, pair: u16, frames: usize) {
+        self.inner.expect(pair, frames);
     }
 
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {

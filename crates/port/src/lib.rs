@@ -14,7 +14,7 @@ pub mod null;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload};
+pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload, SHALLOW};
 pub use drops::{DropReason, REASONS};
 
 use wire::segment::GsoKind;
@@ -133,6 +133,10 @@ pub trait Port {
 
     /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers.
     fn release(&mut self, pair: u16);
+
+    /// Says that about so many frames are about to be delivered to `pair`, so that memory can be brought near
+    /// in time. A hint: more or fewer may come.
+    fn expect(&mut self, _pair: u16, _frames: usize) {}
 
     /// Copies one frame into the receiver's memory.
     ///

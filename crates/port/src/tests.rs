@@ -16,7 +16,7 @@ fn take_all(port: &mut impl Port) -> Vec<Vec<u8>> {
             Outgoing {
                 headers: headers.as_slice(),
                 payload: &payload,
-                offload,
+                offload: *offload,
             }
             .to_vec()
         })

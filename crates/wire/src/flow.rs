@@ -137,6 +137,17 @@ impl FlowKey {
         Some(Self([first, dmac, rest >> 16, 0, 0, 0, 0, 0]))
     }
 
+    /// Two numbers that are the same for frames with the same Ethernet header, and for no others: a quicker way
+    /// than a key to see that a frame is of the flow of the one before it. `None` for tagged and short frames.
+    #[inline(always)]
+    pub fn ethernet_words(headers: &[u8]) -> Option<(u64, u64)> {
+        let head = headers.first_chunk::<16>()?;
+        let first = u64::from_le_bytes(*head.first_chunk()?);
+        let second = u64::from_le_bytes(*head.last_chunk()?);
+        let tagged = (second >> 32) as u16 == EtherType::VLAN.0.to_be();
+        (!tagged).then_some((first, second & 0xffff_ffff_ffff))
+    }
+
     /// Ingress port.
     #[inline]
     pub const fn in_port(&self) -> u32 {

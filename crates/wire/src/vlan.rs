@@ -97,6 +97,16 @@ impl HeaderBuf {
         self.as_mut_slice()
     }
 
+    /// Makes room for `n` more bytes behind those that there are, as far as they fit, and gives the new ones
+    /// to be written.
+    #[inline]
+    pub fn extend(&mut self, n: usize) -> &mut [u8] {
+        let old = self.len();
+        let room = self.bytes.len() - self.start as usize - old;
+        self.len += n.min(room) as u16;
+        &mut self.as_mut_slice()[old..]
+    }
+
     /// The header bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
@@ -132,6 +142,13 @@ impl HeaderBuf {
     fn range(&self) -> std::ops::Range<usize> {
         let start = self.start as usize;
         start..start + self.len as usize
+    }
+
+    /// Whether the type says that a tag follows, whole or not.
+    #[inline(always)]
+    pub fn is_tagged(&self) -> bool {
+        let tagged = EtherType::VLAN.0.to_be_bytes();
+        self.as_slice().get(ADDRESSES..HEADER_LEN) == Some(&tagged[..])
     }
 
     /// The outer 802.1Q tag.
@@ -224,6 +241,17 @@ mod tests {
         let mut tagged_runt = filled(17);
         tagged_runt.as_mut_slice()[12..14].copy_from_slice(&[0x81, 0]);
         assert_eq!((tagged_runt.pop_vlan(), tagged_runt.len()), (None, 17));
+    }
+
+    #[test]
+    fn a_head_grows_behind_what_it_holds() {
+        let mut h = filled(64);
+        h.extend(2).copy_from_slice(&[0xaa, 0xbb]);
+        assert_eq!(
+            (h.len(), &h.as_slice()[62..]),
+            (66, &[62, 63, 0xaa, 0xbb][..])
+        );
+        assert_eq!(h.extend(usize::MAX >> 1).len(), CAP - 66);
     }
 
     #[test]

@@ -22,6 +22,23 @@ pub fn accepts(features: Features) -> Accepts {
     }
 }
 
+/// Whether a header, of which these are the first eight bytes, asks for nothing: no flag, no segmentation.
+#[inline(always)]
+#[must_use]
+pub fn leaves_nothing(low: u64) -> bool {
+    low as u16 == 0
+}
+
+/// As [`decode`], of a header in two little-endian numbers: its first eight and its last four bytes.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_words(low: u64, high: u32, features: Features) -> Result<Offload, DropReason> {
+    let (low, high) = (low.to_le_bytes(), high.to_le_bytes());
+    let bytes = std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] });
+    decode(&NetHeader::decode(&bytes), features)
+}
+
 /// What a sender left undone, by its header.
 ///
 /// # Errors

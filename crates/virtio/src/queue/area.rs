@@ -72,6 +72,12 @@ impl Area {
         unsafe { AtomicU64::from_ptr(self.ptr.add(at).cast()) }
     }
 
+    /// The address of the byte at `at`, for a prefetch.
+    #[inline]
+    pub(super) fn line_of(&self, at: usize) -> *const u8 {
+        self.ptr.wrapping_add(at)
+    }
+
     /// Logs a write of `len` bytes at `at`.
     #[inline]
     pub(super) fn mark(&self, mem: &GuestMemory, at: usize, len: usize) {

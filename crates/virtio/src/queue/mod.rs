@@ -15,8 +15,9 @@
 //! Staged elements become visible to the driver together: a split queue writes its used index last, a
 //! packed queue the flags of the batch's first element.
 //!
-//! With `IN_ORDER` the caller puts chains in the order in which it took them; one used element is written
-//! for every chain, which the standard always allows (section 2.9: batching elements is optional).
+//! With `IN_ORDER` the caller puts chains in the order in which it took them. One used element stands for a
+//! batch of chains that were read ([`Queue::put_read`]; sections 2.7.9 and 2.8.9); of chains that were written
+//! each has its own, because the driver needs every length.
 //!
 //! Writes to rings and event fields are logged by the queue when the memory has a dirty log; the bytes of
 //! frames are logged by whoever wrote them, with [`Queue::mark_written`], before `publish`.
@@ -253,6 +254,13 @@ impl Queue {
     #[inline]
     pub fn put(&mut self, chain: Chain, written: u32) {
         either!(self, q => q.put(chain, written));
+    }
+
+    /// Stages everything that was read from `chains`, which are given in the order in which they were taken: as
+    /// [`Queue::put`] of each with nothing written. With `IN_ORDER` one element is enough.
+    #[inline]
+    pub fn put_read(&mut self, chains: &[Chain]) {
+        either!(self, q => q.put_read(chains));
     }
 
     /// Makes all staged elements visible to the driver at once.

@@ -37,6 +37,7 @@ pub struct PackedQueue {
     /// known, so the first answer does not go by the event index.
     asked: bool,
     indirect: bool,
+    in_order: bool,
     event_idx: bool,
     kicks: Option<bool>,
     fault: Option<QueueFault>,
@@ -79,6 +80,7 @@ impl PackedQueue {
             unnotified: 0,
             asked: false,
             indirect: features.contains(Features::RING_INDIRECT_DESC),
+            in_order: features.contains(Features::IN_ORDER),
             event_idx: features.contains(Features::RING_EVENT_IDX),
             kicks: None,
             fault: None,
@@ -402,21 +404,43 @@ impl PackedQueue {
             self.staged + chain.count <= self.in_flight,
             "put without take"
         );
+        self.stage(chain.id, written, chain.count);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.staged(chain.id);
+        }
+    }
+
+    /// Writes a used element that stands for `slots` slots.
+    #[inline]
+    fn stage(&mut self, id: u16, written: u32, slots: u16) {
         let at = self.staged_to;
         let mut flags = if at.wrap { AVAIL | USED } else { 0 };
         if written > 0 {
             flags |= WRITE;
         }
-        self.ring.set_used(at.index, chain.id, written);
         if self.staged == 0 {
+            self.ring.set_used(at.index, id, written);
             self.first_flags = flags;
         } else {
-            self.ring.set_hidden_flags(at.index, flags);
+            self.ring.set_hidden(at.index, id, written, flags);
         }
-        self.staged_to.advance(chain.count, self.size);
-        self.staged = self.staged.saturating_add(chain.count);
-        if let Some(tracker) = &mut self.tracker {
-            tracker.staged(chain.id);
+        self.staged_to.advance(slots, self.size);
+        self.staged = self.staged.saturating_add(slots);
+    }
+
+    /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands
+    /// for all: its element lies where the first one's would.
+    #[inline]
+    pub(super) fn put_read(&mut self, chains: &[Chain]) {
+        let Some(last) = chains.last() else {
+            return;
+        };
+        if !self.in_order || self.tracker.is_some() {
+            return chains.iter().for_each(|&chain| self.put(chain, 0));
+        }
+        if self.fault.is_none() {
+            let slots = chains.iter().map(|chain| chain.count).sum();
+            self.stage(last.id, 0, slots);
         }
     }
 

@@ -14,6 +14,9 @@ use crate::features::Features;
 mod rings;
 use rings::Rings;
 
+/// Descriptors that are on their way here from the driver's core before they are read.
+const DESCRIPTORS_AHEAD: u16 = 8;
+
 /// A split virtqueue.
 #[derive(Debug)]
 pub struct SplitQueue {
@@ -32,6 +35,7 @@ pub struct SplitQueue {
     /// known, so the first answer does not go by the event index.
     asked: bool,
     indirect: bool,
+    in_order: bool,
     event_idx: bool,
     kicks: Option<bool>,
     fault: Option<QueueFault>,
@@ -75,6 +79,7 @@ impl SplitQueue {
             unnotified: 0,
             asked: false,
             indirect: features.contains(Features::RING_INDIRECT_DESC),
+            in_order: features.contains(Features::IN_ORDER),
             event_idx,
             kicks: None,
             fault: None,
@@ -131,6 +136,10 @@ impl SplitQueue {
         }
         let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
         self.next = self.next.wrapping_add(1);
+        if self.seen.wrapping_sub(self.next) >= DESCRIPTORS_AHEAD {
+            let ahead = self.next.wrapping_add(DESCRIPTORS_AHEAD - 1);
+            self.rings.prefetch_descriptor(ahead);
+        }
         Ok(Some(chain))
     }
 
@@ -178,7 +187,12 @@ impl SplitQueue {
             return Err(self.stop(QueueFault::IndexJump));
         }
         self.seen = index;
-        Ok(index != self.next)
+        let waiting = index.wrapping_sub(self.next);
+        for ahead in 0..waiting.min(DESCRIPTORS_AHEAD) {
+            self.rings
+                .prefetch_descriptor(self.next.wrapping_add(ahead));
+        }
+        Ok(waiting != 0)
     }
 
     /// Reads the chain at `head`. One direct descriptor in one region is the straight path.
@@ -302,6 +316,23 @@ impl SplitQueue {
         self.rings.set_used(at, chain.id, written);
         self.staged += 1;
         self.tracked(|t| t.staged(chain.id));
+    }
+
+    /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands
+    /// for all: its element lies where the first one's would.
+    #[inline]
+    pub(super) fn put_read(&mut self, chains: &[Chain]) {
+        let Some(last) = chains.last() else {
+            return;
+        };
+        if !self.in_order || self.tracker.is_some() {
+            return chains.iter().for_each(|&chain| self.put(chain, 0));
+        }
+        if self.fault.is_none() {
+            let at = self.used.wrapping_add(self.staged);
+            self.rings.set_used(at, last.id, 0);
+            self.staged += chains.len() as u16;
+        }
     }
 
     #[inline]

@@ -125,6 +125,14 @@ impl Ring {
         }
     }
 
+    /// Writes a whole used element that is hidden behind another one of its batch, with one store.
+    #[inline]
+    pub(super) fn set_hidden(&self, at: u16, id: u16, len: u32, flags: u16) {
+        let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
+        unsafe { self.desc.u64(self.slot(at) + AT_LEN) }.store(word.to_le(), Relaxed);
+    }
+
     /// Writes the flags of a used element that is hidden behind another one of its batch.
     #[inline]
     pub(super) fn set_hidden_flags(&self, at: u16, flags: u16) {

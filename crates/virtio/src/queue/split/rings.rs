@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
+use memory::copy::prefetch_line;
 
 use crate::queue::area::Area;
 use crate::queue::descriptor::{DESC_LEN, Desc};
@@ -82,6 +83,13 @@ impl Rings {
     pub(super) fn available(&self, index: u16) -> u16 {
         // SAFETY: the masked slot is below `size`, inside the area by the invariant.
         u16::from_le(unsafe { self.avail.u16(AT_RING + 2 * self.slot(index)) }.load(Relaxed))
+    }
+
+    /// Has the descriptor that entry `index` of the available ring names brought near.
+    #[inline]
+    pub(super) fn prefetch_descriptor(&self, index: u16) {
+        let at = self.slot(self.available(index));
+        prefetch_line(self.desc.line_of(DESC_LEN as usize * at));
     }
 
     /// Whether the driver's flags ask for no notifications.

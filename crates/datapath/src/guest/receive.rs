@@ -1,0 +1,162 @@
+//! To the guest: filling its receive buffers.
+
+use memory::Segment;
+use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
+use port::{BATCH, DropReason, Outgoing};
+use virtio::net;
+
+use super::{GuestFault, GuestQueue, HEADER, header};
+
+/// Receive buffers that are taken before they are needed, when nobody said how many will be.
+const AHEAD: usize = 16;
+/// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
+const MAX_MERGED: usize = 128;
+
+impl GuestQueue {
+    /// Takes buffers for so many frames, as far as there are any, before the frames come: the first lines of
+    /// the buffers are then on their way here from the guest's core.
+    pub(super) fn expect(&mut self, frames: usize) {
+        let ahead = self.chains.len() - self.spent;
+        let room = BATCH.saturating_sub(self.chains.len());
+        // What goes wrong is found again, and told, when a frame needs a buffer.
+        let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
+    }
+
+    /// Copies one frame into the next buffers.
+    #[inline(always)]
+    pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+        let need = HEADER + frame.len();
+        if let Some(chain) = self.chains.get(self.spent)
+            && chain.segs.len == 1
+            && chain.bytes >= need
+            && let Some(payload) = frame.payload.in_one_piece()
+        {
+            let buffer = self.segments[chain.segs.start as usize];
+            // SAFETY: the buffer is one piece of at least `need` bytes of the memory that the queue holds; the
+            // payload's maker keeps its piece mapped.
+            unsafe { write_frame(buffer.ptr, frame, payload) };
+            let chain = *chain;
+            self.queue.mark_written(&[buffer], need);
+            self.queue.put(chain, need);
+            self.spent += 1;
+            return Ok(());
+        }
+        self.fill_pieces(frame, need, merge)
+    }
+
+    /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
+    #[inline(never)]
+    fn fill_pieces(
+        &mut self,
+        frame: &Outgoing<'_>,
+        need: u32,
+        merge: bool,
+    ) -> Result<(), DropReason> {
+        let count = self.reserve(need, merge)?;
+        // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
+        // are used no more.
+        let mut target = unsafe { Cursor::new(self.memory_of(count)) };
+        let (low, high) = header::encode(&frame.offload, count as u16);
+        target.write_words(low, high);
+        target.write(frame.headers);
+        target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
+        self.commit(count, need);
+        Ok(())
+    }
+
+    /// Buffers for `need` bytes: so many of the chains from `spent` on.
+    fn reserve(&mut self, need: u32, merge: bool) -> Result<usize, DropReason> {
+        let (mut room, mut count) = (0, 0);
+        while room < need {
+            if self.spent + count == self.chains.len() {
+                self.take_ahead(AHEAD)?;
+            }
+            let Some(chain) = self.chains.get(self.spent + count) else {
+                return Err(DropReason::ReceiverFull);
+            };
+            if chain.bytes < HEADER {
+                return Err(self.stop(GuestFault::NoRoomForHeader));
+            }
+            room += chain.bytes;
+            count += 1;
+            if !merge || count == MAX_MERGED {
+                break;
+            }
+        }
+        if room < need {
+            return Err(DropReason::BufferTooSmall);
+        }
+        Ok(count)
+    }
+
+    /// Takes the next `count` buffers, or as many as there are.
+    fn take_ahead(&mut self, count: usize) -> Result<(), DropReason> {
+        if self.spent == self.chains.len() {
+            self.spent = 0;
+            self.chains.clear();
+            self.segments.clear();
+        }
+        for _ in 0..count {
+            match self.queue.take_writable(&mut self.segments) {
+                Ok(Some(chain)) => {
+                    self.chains.push(chain);
+                    if let Some(first) = chain.segs.of(&self.segments).first() {
+                        prefetch_buffer(first, net::LEN);
+                    }
+                }
+                Ok(None) => break,
+                Err(fault) => return Err(self.stop(fault.into())),
+            }
+        }
+        self.used |= !self.chains.is_empty();
+        Ok(())
+    }
+
+    /// Gives back what was taken ahead and not needed.
+    pub(super) fn give_back(&mut self) {
+        self.queue.untake(&self.chains[self.spent..]);
+        self.chains.clear();
+        self.segments.clear();
+        self.spent = 0;
+    }
+
+    /// The memory of the next `count` chains, which were taken one after the other.
+    fn memory_of(&self, count: usize) -> &[Segment] {
+        let chains = &self.chains[self.spent..self.spent + count];
+        let start = chains.first().map_or(0, |c| c.segs.start);
+        let end = chains.last().map_or(0, |c| c.segs.start + c.segs.len);
+        &self.segments[start as usize..end as usize]
+    }
+
+    /// Stages the next `count` chains as used for `written` bytes in all.
+    fn commit(&mut self, count: usize, written: u32) {
+        let mut left = written;
+        for at in self.spent..self.spent + count {
+            let chain = self.chains[at];
+            let part = left.min(chain.bytes);
+            self.queue.mark_written(chain.segs.of(&self.segments), part);
+            self.queue.put(chain, part);
+            left -= part;
+        }
+        self.spent += count;
+    }
+}
+
+/// Writes header and frame to one buffer.
+///
+/// # Safety
+/// At `to` there are HEADER plus the frame's length bytes mapped, and at `payload` the frame's payload.
+#[inline(always)]
+unsafe fn write_frame(to: *mut u8, frame: &Outgoing<'_>, payload: *const u8) {
+    let (low, high) = header::encode(&frame.offload, 1);
+    let (head, rest) = (frame.headers.len(), frame.payload.len() as usize);
+    // SAFETY: the caller speaks for all of it; the headers are private memory.
+    unsafe {
+        store_words(to, low, high);
+        let to = to.add(net::LEN);
+        copy_bytes(frame.headers.as_ptr(), to, head);
+        if rest > 0 {
+            copy_bytes(payload, to.add(head), rest);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! From the guest: leasing what it sends.
+
+use memory::copy::prefetch;
+use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload};
+use virtio::features::Features;
+use virtio::queue::Chain;
+
+use super::{GuestFault, GuestQueue, HEADER, header};
+
+/// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
+const BATCH_BYTES: u64 = 256 << 10;
+/// Ethernet header: a frame that is shorter is none.
+const MIN_FRAME: u32 = 14;
+
+impl GuestQueue {
+    /// Fills a batch, in two rounds: first all chains, so that the heads of all frames are on the way here from
+    /// the guest's core together.
+    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
+        if self.fault.is_some() {
+            return;
+        }
+        self.take_chains(batch);
+        self.used |= !self.chains.is_empty();
+        for at in 0..self.chains.len() {
+            if let Err(fault) = lease_one(&self.chains[at], features, self.enabled, batch) {
+                self.fault = Some(fault);
+                // This one and those behind it were not looked at: they stay the guest's.
+                self.queue.untake(&self.chains[at..]);
+                self.chains.truncate(at);
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn take_chains(&mut self, batch: &mut Batch) {
+        let mut bytes = 0;
+        while self.chains.len() < BATCH && bytes < BATCH_BYTES {
+            match self.queue.take_readable(batch.segments_mut()) {
+                Ok(Some(chain)) => {
+                    bytes += u64::from(chain.bytes);
+                    if let Some(first) = chain.segs.of(batch.segments_mut()).first() {
+                        prefetch(first);
+                    }
+                    self.chains.push(chain);
+                }
+                Ok(None) => break,
+                Err(fault) => {
+                    self.fault = Some(fault.into());
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Gives back everything that was leased.
+    pub(super) fn end_leases(&mut self) {
+        self.queue.put_read(&self.chains);
+        self.chains.clear();
+        self.publish_and_notify();
+    }
+}
+
+/// Makes a frame of a chain, or a named drop.
+#[inline(always)]
+fn lease_one(
+    chain: &Chain,
+    features: Features,
+    enabled: bool,
+    batch: &mut Batch,
+) -> Result<(), GuestFault> {
+    let range = chain.segs.start..chain.segs.start + chain.segs.len;
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
+    // released.
+    let Some((low, high)) = (unsafe { batch.peek_words(&range) }) else {
+        return Err(GuestFault::NoRoomForHeader);
+    };
+    let len = chain.bytes - HEADER;
+    let offload = if header::leaves_nothing(low) {
+        Offload::default()
+    } else {
+        match header::decode_words(low, high, features) {
+            Ok(offload) => offload,
+            Err(reason) => {
+                batch.drop_taken(reason, len);
+                return Ok(());
+            }
+        }
+    };
+    let refused = match len {
+        _ if !enabled => Some(DropReason::QueueDisabled),
+        ..MIN_FRAME => Some(DropReason::Runt),
+        len if len > MAX_FRAME => Some(DropReason::Oversize),
+        _ => None,
+    };
+    match refused {
+        // SAFETY: as above; the chain holds HEADER + len bytes.
+        None => unsafe { batch.push(range, HEADER, len, offload) },
+        Some(reason) => batch.drop_taken(reason, len),
+    }
+    Ok(())
+}
