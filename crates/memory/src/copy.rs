@@ -116,11 +116,12 @@ pub fn prefetch_line(at: *const u8) {
 /// The same for a line that is about to be written: it is taken from other cores.
 #[inline(always)]
 pub fn prefetch_line_for_write(at: *const u8) {
+    // The instruction itself: the compiler's intrinsic becomes a prefetch for reading where the target is any
+    // x86-64. Processors that do not know it take it for no operation.
     // SAFETY: a hint; no address can make it fault.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
     let _ = at;
 }

@@ -82,12 +82,17 @@ pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropRea
 
 /// The header for a receiver that takes this offload, over so many merged buffers: its first eight and its
 /// last four bytes as little-endian numbers.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn encode(offload: &Offload, buffers: u16) -> (u64, u32) {
     if offload.checksum.is_none() {
         return (0, u32::from(buffers) << 16);
     }
+    encode_words(offload, buffers)
+}
+
+#[inline(never)]
+fn encode_words(offload: &Offload, buffers: u16) -> (u64, u32) {
     let bytes = describe(offload, buffers).encode();
     let low = u64::from_le_bytes(std::array::from_fn(|i| bytes[i]));
     let high = u32::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));

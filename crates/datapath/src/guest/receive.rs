@@ -4,6 +4,7 @@ use memory::Segment;
 use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
 use port::{BATCH, DropReason, Outgoing};
 use virtio::net;
+use virtio::queue::Chain;
 
 use super::{GuestFault, GuestQueue, HEADER, header};
 
@@ -18,6 +19,7 @@ impl GuestQueue {
     pub(super) fn expect(&mut self, frames: usize) {
         let ahead = self.chains.len() - self.spent;
         let room = BATCH.saturating_sub(self.chains.len());
+        self.queue.expect_used(frames as u16);
         // What goes wrong is found again, and told, when a frame needs a buffer.
         let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
     }
@@ -31,17 +33,26 @@ impl GuestQueue {
             && chain.bytes >= need
             && let Some(payload) = frame.payload.in_one_piece()
         {
-            let buffer = self.segments[chain.segs.start as usize];
+            let chain = *chain;
+            let to = self.segments[chain.segs.start as usize].ptr;
             // SAFETY: the buffer is one piece of at least `need` bytes of the memory that the queue holds; the
             // payload's maker keeps its piece mapped.
-            unsafe { write_frame(buffer.ptr, frame, payload) };
-            let chain = *chain;
-            self.queue.mark_written(&[buffer], need);
+            unsafe { write_frame(to, frame, payload) };
+            if self.queue.memory().log().is_some() {
+                self.log(chain, need);
+            }
             self.queue.put(chain, need);
             self.spent += 1;
             return Ok(());
         }
         self.fill_pieces(frame, need, merge)
+    }
+
+    /// Notes the bytes that were written to a chain, for a live migration.
+    #[cold]
+    fn log(&self, chain: Chain, written: u32) {
+        let segments = chain.segs.of(&self.segments);
+        self.queue.mark_written(segments, written);
     }
 
     /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
@@ -134,7 +145,7 @@ impl GuestQueue {
         for at in self.spent..self.spent + count {
             let chain = self.chains[at];
             let part = left.min(chain.bytes);
-            self.queue.mark_written(chain.segs.of(&self.segments), part);
+            self.log(chain, part);
             self.queue.put(chain, part);
             left -= part;
         }

@@ -251,9 +251,16 @@ impl Queue {
 
     /// Stages one used element: the device is done with `chain` and has written its first `written` bytes
     /// (0 for a readable chain). The driver sees nothing before [`Queue::publish`].
-    #[inline]
+    #[inline(always)]
     pub fn put(&mut self, chain: Chain, written: u32) {
         either!(self, q => q.put(chain, written));
+    }
+
+    /// Says that about `count` elements are about to be staged, so that their places can be brought near: the
+    /// driver's core has them. A hint.
+    #[inline]
+    pub fn expect_used(&self, count: u16) {
+        either!(self, q => q.expect_used(count));
     }
 
     /// Stages everything that was read from `chains`, which are given in the order in which they were taken: as

@@ -162,6 +162,7 @@ impl PackedQueue {
         let Some(first) = self.look()? else {
             return Ok(None);
         };
+        self.ring.prefetch(self.next.index, WRITABLE || !self.in_order);
         // One direct descriptor in one region is the straight path.
         let plain = if WRITABLE { WRITE } else { 0 };
         if first.flags & KIND == plain
@@ -395,7 +396,7 @@ impl PackedQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, chain: Chain, written: u32) {
         if self.fault.is_some() {
             return;
@@ -427,6 +428,10 @@ impl PackedQueue {
         self.staged_to.advance(slots, self.size);
         self.staged = self.staged.saturating_add(slots);
     }
+
+    /// Elements go where their descriptors were, which are near since they were taken.
+    #[inline]
+    pub(super) fn expect_used(&self, _count: u16) {}
 
     /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands
     /// for all: its element lies where the first one's would.

@@ -303,7 +303,7 @@ impl SplitQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, chain: Chain, written: u32) {
         if self.fault.is_some() {
             return;
@@ -316,6 +316,13 @@ impl SplitQueue {
         self.rings.set_used(at, chain.id, written);
         self.staged += 1;
         self.tracked(|t| t.staged(chain.id));
+    }
+
+    /// So many elements are about to be staged.
+    #[inline]
+    pub(super) fn expect_used(&self, count: u16) {
+        let from = self.used.wrapping_add(self.staged);
+        self.rings.prefetch_used(from, count);
     }
 
     /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
+use memory::copy::{prefetch_line, prefetch_line_for_write};
 
 use crate::queue::area::Area;
 use crate::queue::descriptor::{DESC_LEN, Desc};
@@ -26,6 +27,10 @@ pub(super) const EVENT_DISABLE: u16 = 1;
 pub(super) const EVENT_DESC: u16 = 2;
 
 const AT_LEN: usize = 8;
+/// Descriptors in a cache line.
+const SLOTS_IN_A_LINE: u16 = 4;
+/// How far ahead descriptors are brought near.
+const SLOTS_AHEAD: usize = 8;
 const AT_ID: usize = 12;
 const AT_FLAGS: usize = 14;
 const AT_OFF_WRAP: usize = 0;
@@ -111,6 +116,20 @@ impl Ring {
             len: u32::from_le(len),
             flags,
             link: u16::from_le(id),
+        }
+    }
+
+    /// Has descriptors behind slot `at` brought near, to be written too if their elements will go there.
+    #[inline]
+    pub(super) fn prefetch(&self, at: u16, to_write: bool) {
+        if !at.is_multiple_of(SLOTS_IN_A_LINE) {
+            return;
+        }
+        let ahead = self.desc.line_of(self.slot(at) + DESC_LEN as usize * SLOTS_AHEAD);
+        if to_write {
+            prefetch_line_for_write(ahead);
+        } else {
+            prefetch_line(ahead);
         }
     }
 

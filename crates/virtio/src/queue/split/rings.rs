@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
-use memory::copy::prefetch_line;
+use memory::copy::{prefetch_line, prefetch_line_for_write};
 
 use crate::queue::area::Area;
 use crate::queue::descriptor::{DESC_LEN, Desc};
@@ -22,6 +22,8 @@ const NO_NOTIFY: u16 = 1;
 const AT_FLAGS: usize = 0;
 const AT_INDEX: usize = 2;
 const AT_RING: usize = 4;
+/// Used elements in a cache line.
+const USED_IN_A_LINE: u16 = 8;
 
 /// Resolved areas. Invariant, set up by `resolve`: `size` is a power of two, and the areas are as long as
 /// the layout above says for it, mapped and aligned; the queue keeps the memory that they lie in.
@@ -90,6 +92,15 @@ impl Rings {
     pub(super) fn prefetch_descriptor(&self, index: u16) {
         let at = self.slot(self.available(index));
         prefetch_line(self.desc.line_of(DESC_LEN as usize * at));
+    }
+
+    /// Has the lines of `count` used elements from `index` on brought near, to be written.
+    #[inline]
+    pub(super) fn prefetch_used(&self, index: u16, count: u16) {
+        for line in 0..count.min(self.size).div_ceil(USED_IN_A_LINE) {
+            let at = self.slot(index.wrapping_add(USED_IN_A_LINE * line));
+            prefetch_line_for_write(self.used.line_of(AT_RING + 8 * at));
+        }
     }
 
     /// Whether the driver's flags ask for no notifications.
