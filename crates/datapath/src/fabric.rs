@@ -107,15 +107,18 @@ impl<P: Port> Fabric<P> {
             };
             for index in run.frames.clone() {
                 let (headers, payload, offload) = batch.split(index);
+                if offload.is_nothing() && self.pass_on(action, headers, &payload) {
+                    continue;
+                }
+                // A copy, so that only this path has the frame's parts in memory.
+                let payload = payload;
                 let frame = InHand {
                     headers,
                     payload: &payload,
                     offload: *offload,
                     from,
                 };
-                if !self.pass_on(action, &frame) {
-                    self.execute(action, frame);
-                }
+                self.execute(action, frame);
             }
         }
     }
@@ -123,7 +126,7 @@ impl<P: Port> Fabric<P> {
     /// Delivers a frame that needs no change, to a receiver with one queue: almost every frame. `false` when
     /// it is not of this kind, and nothing was done.
     #[inline(always)]
-    fn pass_on(&mut self, action: Action, frame: &InHand<'_>) -> bool {
+    fn pass_on(&mut self, action: Action, headers: &HeaderBuf, payload: &Payload<'_>) -> bool {
         let Action::Unicast {
             port: to,
             tag: None,
@@ -135,13 +138,12 @@ impl<P: Port> Fabric<P> {
             return false;
         };
         let out = Outgoing {
-            headers: frame.headers.as_slice(),
-            payload: frame.payload,
-            offload: frame.offload,
+            headers: headers.as_slice(),
+            payload,
+            offload: Offload::default(),
         };
         let len = out.len();
-        let plain = frame.offload.is_nothing()
-            && !frame.headers.is_tagged()
+        let plain = !headers.is_tagged()
             && slot.port.pairs() == 1
             && slot.unflushed != 0
             && len <= slot.port.mtu() + ETHERNET;

@@ -4,7 +4,7 @@ use memory::Segment;
 use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
 use port::{BATCH, DropReason, Outgoing};
 use virtio::net;
-use virtio::queue::Chain;
+use virtio::queue::{Chain, Limit, Taken};
 
 use super::{GuestFault, GuestQueue, HEADER, header};
 
@@ -45,7 +45,13 @@ impl GuestQueue {
             self.spent += 1;
             return Ok(());
         }
-        self.fill_pieces(frame, need, merge)
+        // A copy, so that only this path has the frame's parts in memory.
+        let payload = *frame.payload;
+        let frame = Outgoing {
+            payload: &payload,
+            ..*frame
+        };
+        self.fill_pieces(&frame, need, merge)
     }
 
     /// Notes the bytes that were written to a chain, for a live migration.
@@ -107,20 +113,18 @@ impl GuestQueue {
             self.chains.clear();
             self.segments.clear();
         }
-        for _ in 0..count {
-            match self.queue.take_writable(&mut self.segments) {
-                Ok(Some(chain)) => {
-                    self.chains.push(chain);
-                    if let Some(first) = chain.segs.of(&self.segments).first() {
-                        prefetch_buffer(first, net::LEN);
-                    }
-                }
-                Ok(None) => break,
-                Err(fault) => return Err(self.stop(fault.into())),
-            }
-        }
+        let mut taken = Taken {
+            segs: &mut self.segments,
+            chains: &mut self.chains,
+        };
+        let limit = Limit {
+            chains: count,
+            bytes: u64::MAX,
+        };
+        let near = |buffer: &Segment| prefetch_buffer(buffer, net::LEN);
+        let result = self.queue.take_all_writable(&mut taken, limit, near);
         self.used |= !self.chains.is_empty();
-        Ok(())
+        result.map_err(|fault| self.stop(fault.into()))
     }
 
     /// Gives back what was taken ahead and not needed.

@@ -3,12 +3,15 @@
 use memory::copy::prefetch;
 use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload};
 use virtio::features::Features;
-use virtio::queue::Chain;
+use virtio::queue::{Chain, Limit, Taken};
 
 use super::{GuestFault, GuestQueue, HEADER, header};
 
 /// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
-const BATCH_BYTES: u64 = 256 << 10;
+const LIMIT: Limit = Limit {
+    chains: BATCH,
+    bytes: 256 << 10,
+};
 /// Ethernet header: a frame that is shorter is none.
 const MIN_FRAME: u32 = 14;
 
@@ -19,7 +22,13 @@ impl GuestQueue {
         if self.fault.is_some() {
             return;
         }
-        self.take_chains(batch);
+        let mut taken = Taken {
+            segs: batch.segments_mut(),
+            chains: &mut self.chains,
+        };
+        if let Err(fault) = self.queue.take_all_readable(&mut taken, LIMIT, prefetch) {
+            self.fault = Some(fault.into());
+        }
         self.used |= !self.chains.is_empty();
         for at in 0..self.chains.len() {
             if let Err(fault) = lease_one(&self.chains[at], features, self.enabled, batch) {
@@ -28,27 +37,6 @@ impl GuestQueue {
                 self.queue.untake(&self.chains[at..]);
                 self.chains.truncate(at);
                 return;
-            }
-        }
-    }
-
-    #[inline]
-    fn take_chains(&mut self, batch: &mut Batch) {
-        let mut bytes = 0;
-        while self.chains.len() < BATCH && bytes < BATCH_BYTES {
-            match self.queue.take_readable(batch.segments_mut()) {
-                Ok(Some(chain)) => {
-                    bytes += u64::from(chain.bytes);
-                    if let Some(first) = chain.segs.of(batch.segments_mut()).first() {
-                        prefetch(first);
-                    }
-                    self.chains.push(chain);
-                }
-                Ok(None) => break,
-                Err(fault) => {
-                    self.fault = Some(fault.into());
-                    break;
-                }
             }
         }
     }

@@ -117,6 +117,46 @@ impl Chain {
     }
 }
 
+/// Where chains go that are taken together: the caller's arena and list.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    /// The arena that buffers are appended to.
+    pub segs: &'a mut Vec<Segment>,
+    /// The list that chains are appended to.
+    pub chains: &'a mut Vec<Chain>,
+}
+
+impl Taken<'_> {
+    /// Appends a chain of one buffer.
+    #[inline(always)]
+    fn push_plain(&mut self, id: u16, segment: Segment) {
+        let start = self.segs.len() as u32;
+        self.segs.push(segment);
+        self.chains.push(Chain {
+            id,
+            count: 1,
+            segs: SegRange { start, len: 1 },
+            bytes: segment.len,
+        });
+    }
+
+    /// Appends a chain whose buffers are in the arena already, and names its first buffer.
+    #[inline]
+    fn push(&mut self, chain: Chain) -> Option<&Segment> {
+        self.chains.push(chain);
+        chain.segs.of(self.segs).first()
+    }
+}
+
+/// When enough has been taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Chains.
+    pub chains: usize,
+    /// Bytes after which no further chain is taken.
+    pub bytes: u64,
+}
+
 /// A virtqueue of either layout.
 ///
 /// Nothing is allocated after the queue is made, as long as the caller's arena has room. The queue may
@@ -240,6 +280,35 @@ impl Queue {
     #[inline]
     pub fn take_writable(&mut self, segs: &mut Vec<Segment>) -> Result<Option<Chain>, QueueFault> {
         either!(self, q => q.take::<true>(segs))
+    }
+
+    /// Takes chains for the device to read, as [`Queue::take_readable`] does one, until there are no more or the
+    /// limit is reached. `near` is told the first buffer of each, at once.
+    ///
+    /// # Errors
+    /// As [`Queue::take_readable`]; the chains before the bad one are taken.
+    #[inline]
+    pub fn take_all_readable(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        either!(self, q => q.take_all::<false>(into, limit, near))
+    }
+
+    /// The same for chains that the device writes.
+    ///
+    /// # Errors
+    /// As [`Queue::take_all_readable`].
+    #[inline]
+    pub fn take_all_writable(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        either!(self, q => q.take_all::<true>(into, limit, near))
     }
 
     /// Gives back the chains that were taken last, unused; `chains` lists them in the order in which they

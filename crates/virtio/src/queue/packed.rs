@@ -8,7 +8,7 @@ use memory::{GuestMemory, Segment};
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::{Cursor, packed_need_event};
 use super::inflight::packed::Tracker;
-use super::{Chain, Inflight, Layout, MAX_CHAIN_BYTES, QueueFault, SegRange};
+use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, SegRange, Taken};
 use crate::features::Features;
 
 mod ring;
@@ -162,14 +162,8 @@ impl PackedQueue {
         let Some(first) = self.look()? else {
             return Ok(None);
         };
-        self.ring.prefetch(self.next.index, WRITABLE || !self.in_order);
-        // One direct descriptor in one region is the straight path.
-        let plain = if WRITABLE { WRITE } else { 0 };
-        if first.flags & KIND == plain
-            && first.link < self.size
-            && first.len <= MAX_CHAIN_BYTES
-            && self.tracker.is_none()
-            && let Some(segment) = self.mem.translate(first.addr, first.len)
+        if self.tracker.is_none()
+            && let Some(segment) = self.plain::<WRITABLE>(&first)
         {
             let start = segs.len() as u32;
             segs.push(segment);
@@ -184,6 +178,77 @@ impl PackedQueue {
         }
         let chain = self.take_long(first, WRITABLE, segs)?;
         Ok(Some(chain.lifted()))
+    }
+
+    #[inline]
+    pub(super) fn take_all<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        let (mut left, mut bytes) = (limit.chains, 0);
+        while left > 0 && bytes < limit.bytes {
+            if self.tracker.is_none() && self.fault.is_none() {
+                let (count, size) =
+                    self.take_plain::<WRITABLE>(into, left, limit.bytes - bytes, &near);
+                (left, bytes) = (left - count, bytes + size);
+                if left == 0 || bytes >= limit.bytes {
+                    return Ok(());
+                }
+            }
+            let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
+                return Ok(());
+            };
+            (left, bytes) = (left - 1, bytes + u64::from(chain.bytes));
+            into.push(chain).map(&near);
+        }
+        Ok(())
+    }
+
+    /// Takes available chains that are one direct descriptor in one region, up to the first that is not, and up
+    /// to the limits. Returns how many, and their bytes.
+    #[inline(always)]
+    fn take_plain<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        most: usize,
+        most_bytes: u64,
+        near: &impl Fn(&Segment),
+    ) -> (usize, u64) {
+        let to_write = WRITABLE || !self.in_order;
+        let most = most.min(usize::from(self.size.saturating_sub(self.in_flight)));
+        let (mut count, mut bytes, mut at) = (0, 0, self.next);
+        self.ring.prefetch_first(at.index, to_write);
+        while count < most && bytes < most_bytes {
+            let flags = self.ring.flags(at.index);
+            if !is_available(flags, at.wrap) {
+                break;
+            }
+            self.ring.prefetch_ahead(at.index, to_write);
+            let desc = self.ring.descriptor(at.index, flags);
+            let Some(segment) = self.plain::<WRITABLE>(&desc) else {
+                break;
+            };
+            near(&segment);
+            into.push_plain(desc.link, segment);
+            bytes += u64::from(segment.len);
+            count += 1;
+            at.advance(1, self.size);
+        }
+        self.next = at;
+        self.in_flight += count as u16;
+        (count, bytes)
+    }
+
+    /// The buffer of a chain that is one direct descriptor in one region.
+    #[inline(always)]
+    fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
+        let flags = if WRITABLE { WRITE } else { 0 };
+        if desc.flags & KIND != flags || desc.link >= self.size || desc.len > MAX_CHAIN_BYTES {
+            return None;
+        }
+        self.mem.translate(desc.addr, desc.len)
     }
 
     /// The descriptor at the next slot, if it is available.

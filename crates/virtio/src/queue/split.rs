@@ -8,7 +8,7 @@ use memory::{GuestMemory, Segment};
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
-use super::{Chain, Inflight, Layout, MAX_CHAIN_BYTES, QueueFault, SegRange};
+use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, SegRange, Taken};
 use crate::features::Features;
 
 mod rings;
@@ -136,11 +136,79 @@ impl SplitQueue {
         }
         let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
         self.next = self.next.wrapping_add(1);
-        if self.seen.wrapping_sub(self.next) >= DESCRIPTORS_AHEAD {
-            let ahead = self.next.wrapping_add(DESCRIPTORS_AHEAD - 1);
-            self.rings.prefetch_descriptor(ahead);
-        }
         Ok(Some(chain))
+    }
+
+    #[inline]
+    pub(super) fn take_all<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        let (mut left, mut bytes) = (limit.chains, 0);
+        while left > 0 && bytes < limit.bytes {
+            if self.tracker.is_none() {
+                if self.next == self.seen && !self.look()? {
+                    return Ok(());
+                }
+                let (count, size) =
+                    self.take_plain::<WRITABLE>(into, left, limit.bytes - bytes, &near);
+                (left, bytes) = (left - count, bytes + size);
+                if self.next == self.seen || left == 0 || bytes >= limit.bytes {
+                    continue;
+                }
+            }
+            let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
+                return Ok(());
+            };
+            (left, bytes) = (left - 1, bytes + u64::from(chain.bytes));
+            into.push(chain).map(&near);
+        }
+        Ok(())
+    }
+
+    /// Takes chains that were seen and are one direct descriptor in one region, up to the first that is not,
+    /// and up to the limits. Returns how many, and their bytes.
+    #[inline(always)]
+    fn take_plain<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        most: usize,
+        most_bytes: u64,
+        near: &impl Fn(&Segment),
+    ) -> (usize, u64) {
+        let most = usize::from(self.seen.wrapping_sub(self.next)).min(most);
+        let (mut count, mut bytes) = (0, 0);
+        while count < most && bytes < most_bytes {
+            let at = self.next.wrapping_add(count as u16);
+            self.rings
+                .prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
+            let head = self.rings.available(at);
+            let Some(segment) = self
+                .rings
+                .descriptor(head)
+                .and_then(|desc| self.plain::<WRITABLE>(&desc))
+            else {
+                break;
+            };
+            near(&segment);
+            into.push_plain(head, segment);
+            bytes += u64::from(segment.len);
+            count += 1;
+        }
+        self.next = self.next.wrapping_add(count as u16);
+        (count, bytes)
+    }
+
+    /// The buffer of a chain that is one direct descriptor in one region.
+    #[inline(always)]
+    fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
+        let flags = if WRITABLE { WRITE } else { 0 };
+        if desc.flags & KIND != flags || desc.len > MAX_CHAIN_BYTES {
+            return None;
+        }
+        self.mem.translate(desc.addr, desc.len)
     }
 
     #[cold]
@@ -205,11 +273,7 @@ impl SplitQueue {
         let Some(desc) = self.rings.descriptor(head) else {
             return Err(self.stop(QueueFault::HeadOutOfRange));
         };
-        let plain = if WRITABLE { WRITE } else { 0 };
-        if desc.flags & KIND == plain
-            && desc.len <= MAX_CHAIN_BYTES
-            && let Some(segment) = self.mem.translate(desc.addr, desc.len)
-        {
+        if let Some(segment) = self.plain::<WRITABLE>(&desc) {
             let start = segs.len() as u32;
             segs.push(segment);
             return Ok(Chain {

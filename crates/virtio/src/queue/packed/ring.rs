@@ -28,9 +28,9 @@ pub(super) const EVENT_DESC: u16 = 2;
 
 const AT_LEN: usize = 8;
 /// Descriptors in a cache line.
-const SLOTS_IN_A_LINE: u16 = 4;
+const SLOTS_IN_A_LINE: usize = 4;
 /// How far ahead descriptors are brought near.
-const SLOTS_AHEAD: usize = 8;
+const SLOTS_AHEAD: usize = 16;
 const AT_ID: usize = 12;
 const AT_FLAGS: usize = 14;
 const AT_OFF_WRAP: usize = 0;
@@ -119,17 +119,29 @@ impl Ring {
         }
     }
 
-    /// Has descriptors behind slot `at` brought near, to be written too if their elements will go there.
+    /// Has the lines of the descriptors from slot `at` on brought near, as many as [`Ring::prefetch_ahead`] keeps
+    /// ahead; to be written too if their elements will go there.
     #[inline]
-    pub(super) fn prefetch(&self, at: u16, to_write: bool) {
-        if !at.is_multiple_of(SLOTS_IN_A_LINE) {
-            return;
+    pub(super) fn prefetch_first(&self, at: u16, to_write: bool) {
+        for ahead in (0..SLOTS_AHEAD).step_by(SLOTS_IN_A_LINE) {
+            self.prefetch(self.slot(at) + DESC_LEN as usize * ahead, to_write);
         }
-        let ahead = self.desc.line_of(self.slot(at) + DESC_LEN as usize * SLOTS_AHEAD);
+    }
+
+    /// The same for the line that is so far ahead of slot `at`, once a line.
+    #[inline]
+    pub(super) fn prefetch_ahead(&self, at: u16, to_write: bool) {
+        if usize::from(at).is_multiple_of(SLOTS_IN_A_LINE) {
+            self.prefetch(self.slot(at) + DESC_LEN as usize * SLOTS_AHEAD, to_write);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: usize, to_write: bool) {
         if to_write {
-            prefetch_line_for_write(ahead);
+            prefetch_line_for_write(self.desc.line_of(offset));
         } else {
-            prefetch_line(ahead);
+            prefetch_line(self.desc.line_of(offset));
         }
     }
 
