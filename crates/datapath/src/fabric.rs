@@ -111,10 +111,10 @@ impl<P: Port> Fabric<P> {
                     continue;
                 }
                 // A copy, so that only this path has the frame's parts in memory.
-                let payload = payload;
+                let kept = payload;
                 let frame = InHand {
                     headers,
-                    payload: &payload,
+                    payload: &kept,
                     offload: *offload,
                     from,
                 };
