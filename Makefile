@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit e2e bench miri fuzz clean
+.PHONY: help setup build demo test check unit instructions e2e bench miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -14,7 +14,7 @@ build: ## Build the release binaries: target/release/lasthop and its siblings
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo
 
-test: setup check unit e2e ## All that CI runs: set-up, format, lints, unit and end-to-end tests
+test: setup check unit instructions e2e ## All that CI runs: set-up, lints, unit tests, instruction counts, end-to-end tests
 
 check: ## Format and lints
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
@@ -23,6 +23,10 @@ check: ## Format and lints
 
 unit: ## Unit and property tests: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e
+
+instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones
+	cargo build --release --package lasthop-datapath --example instructions
+	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/examples/instructions" $(if $(BLESS),--bless)
 
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 	LASTHOP_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" cargo test --package lasthop-e2e

@@ -9,6 +9,7 @@
 //! fabric    the ports, and delivery of frames to others
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
+//! replay    what the instruction counts are taken of
 //! ```
 //!
 //! No configuration is read here and nothing is decided: control says what ports there are, and which
@@ -21,6 +22,7 @@ pub mod guest;
 pub mod offload;
 pub mod parking;
 pub mod process;
+mod replay;
 mod runs;
 pub mod switch;
 pub mod watchdog;

@@ -1,0 +1,70 @@
+//! Instructions that the switch spends on a frame, beside the committed ones: `make instructions`.
+//!
+//! ```text
+//! main       one run of itself under callgrind for each scenario; the table; --bless
+//! scenarios  the frames and flows, and the replay of them that is counted
+//! callgrind  runs valgrind and reads what it counted
+//! ledger     the file of committed numbers, and the comparison
+//! ```
+//!
+//! Instructions do not depend on the clock, the load or the machine, so a regression shows here before any
+//! measurement sees it. They say nothing about cache misses: for those there is `make bench`.
+
+mod callgrind;
+mod ledger;
+#[path = "../../tests/near/mod.rs"]
+mod near;
+mod scenarios;
+
+use std::process::ExitCode;
+
+use ledger::{Ledger, Measured, Tools};
+use scenarios::SCENARIOS;
+
+fn main() -> ExitCode {
+    let argument = std::env::args().nth(1);
+    let done = match argument.as_deref() {
+        None => check(),
+        Some("--bless") => bless(),
+        Some(name) => replay(name),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What callgrind runs.
+fn replay(name: &str) -> Result<(), String> {
+    let scenario = SCENARIOS.iter().find(|s| s.name == name);
+    scenario.ok_or(format!("no scenario {name}"))?.replay();
+    Ok(())
+}
+
+fn measure() -> Result<Measured, String> {
+    let counted = SCENARIOS.iter().map(|s| {
+        let total = callgrind::count(s.name)?;
+        Ok((s.name.to_owned(), total.per_frame(s.frames())))
+    });
+    Ok(Measured {
+        tools: Tools::here()?,
+        counts: counted.collect::<Result<_, String>>()?,
+    })
+}
+
+fn bless() -> Result<(), String> {
+    let measured = measure()?;
+    if let Ok(before) = Ledger::read() {
+        print!("{}", before.compare(&measured));
+    }
+    Ledger::write(&measured)
+}
+
+fn check() -> Result<(), String> {
+    let comparison = Ledger::read()?.compare(&measure()?);
+    print!("{comparison}");
+    comparison.verdict()
+}

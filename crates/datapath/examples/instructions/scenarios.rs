@@ -1,0 +1,266 @@
+//! What is replayed: two guests in this process, their virtio queues, and the switch between them.
+
+use channel::records::Answer;
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use policy::{Action, DECISION_MASK};
+use port::PortId;
+use port::counters::Counters;
+use testkit::driver::Shape;
+use testkit::features::*;
+use testkit::net::{Cuts, NetHeader, NetOptions, NetPair};
+use testkit::packets::{Flow, tcp_super, udp};
+use wire::flow::{FlowKey, FlowMask};
+use wire::packet::Parsed;
+
+use crate::near::{NoUpcalls, guest};
+
+/// Rounds that bring arenas and rings to their working size, and those that are counted.
+const WARM_UP: usize = 4;
+const ROUNDS: usize = 16;
+
+/// What a current Linux guest negotiates besides offloads.
+const LINUX: u64 = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | EVENT_IDX;
+const OFFLOADS: u64 = LINUX | HOST_OFFLOADS | GUEST_OFFLOADS;
+const PACKED: u64 = LINUX | RING_PACKED;
+
+const QUEUE: u16 = 1024;
+const MEMORY: u64 = 24 << 20;
+const SENDER: PortId = PortId(1);
+const RECEIVER: PortId = PortId(2);
+const NOW: u64 = 1000;
+
+/// Ethernet, IPv4 and UDP headers, bytes.
+const UDP_HEADERS: usize = 42;
+/// Besides what every decision looks at, what tells conversations apart: whole headers are parsed.
+const DEEP: FlowMask = DECISION_MASK
+    .with_ethertype()
+    .with_ip_proto()
+    .with_src_ip()
+    .with_dst_ip()
+    .with_l4_src()
+    .with_l4_dst();
+
+type Frame = (Vec<u8>, NetHeader);
+
+/// Frames from one guest to another, with their flows cached.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// Negotiated by both guests.
+    features: u64,
+    /// Sent again and again in this order.
+    frames: fn() -> Vec<Frame>,
+    /// Frames that wait at once.
+    round: usize,
+    /// What the cached flows look at.
+    mask: FlowMask,
+}
+
+const PLAIN: Scenario = Scenario {
+    name: "",
+    features: LINUX,
+    frames: || bytes(64),
+    round: 64,
+    mask: DECISION_MASK,
+};
+
+/// All of them. Sizes are those of the frame, from the Ethernet header on.
+pub(crate) const SCENARIOS: [Scenario; 9] = [
+    Scenario {
+        name: "split-64",
+        ..PLAIN
+    },
+    Scenario {
+        name: "packed-64",
+        features: PACKED,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-256",
+        frames: || bytes(256),
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-1500",
+        frames: || bytes(1500),
+        ..PLAIN
+    },
+    Scenario {
+        name: "packed-1500",
+        features: PACKED,
+        frames: || bytes(1500),
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-flows-1024",
+        frames: stations,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-deep-flow",
+        mask: DEEP,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-tagged",
+        frames: tagged,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-tso-64k",
+        features: OFFLOADS,
+        frames: super_frame,
+        round: 16,
+        ..PLAIN
+    },
+];
+
+/// One frame of this length.
+fn bytes(len: usize) -> Vec<Frame> {
+    let payload = vec![1; len - UDP_HEADERS];
+    vec![(udp(&Flow::v4(1, 2), &payload), NetHeader::default())]
+}
+
+/// From 1024 stations, each with a flow of its own.
+fn stations() -> Vec<Frame> {
+    let station = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        let flow = Flow {
+            src_mac: [0x02, 0x1a, 0x57, 1, high, low],
+            ..Flow::v4(1, 2)
+        };
+        (udp(&flow, &[1; 64 - UDP_HEADERS]), NetHeader::default())
+    };
+    (0..1024).map(station).collect()
+}
+
+/// From a trunk: an access port gets it without its tag.
+fn tagged() -> Vec<Frame> {
+    let flow = Flow::v4(1, 2).tagged(10);
+    vec![(udp(&flow, &[1; 64 - UDP_HEADERS]), NetHeader::default())]
+}
+
+/// As large as TCP over IPv4 makes it, with segments of a whole number of payloads.
+fn super_frame() -> Vec<Frame> {
+    vec![tcp_super(&Flow::v4(1, 2), 1, &[1; 45 * 1448], 1448)]
+}
+
+impl Scenario {
+    /// Frames that are counted.
+    pub(crate) fn frames(&self) -> usize {
+        ROUNDS * self.round
+    }
+
+    /// Sends them.
+    ///
+    /// # Panics
+    /// When a frame does not arrive.
+    pub(crate) fn replay(&self) {
+        let mut scene = Scene::new(self.options());
+        let frames = (self.frames)();
+        frames.iter().for_each(|f| scene.install(&f.0, &self.mask));
+        let mut sent = frames.iter().cycle();
+        for round in 0..WARM_UP + ROUNDS {
+            let serve = if round < WARM_UP {
+                serve
+            } else {
+                serve_counted
+            };
+            scene.round(sent.by_ref().take(self.round), serve);
+        }
+    }
+
+    /// Buffers as Linux has them: a small frame in one piece; a large one as headers and pages, in a table.
+    fn options(&self) -> NetOptions {
+        let options = NetOptions::new(self.features, QUEUE);
+        if self.features & HOST_OFFLOADS == 0 {
+            return options;
+        }
+        NetOptions {
+            tx_cuts: Cuts::At([&[66][..], &[4096; 15]].concat()),
+            shape: Shape::Indirect,
+            ..options
+        }
+    }
+}
+
+struct Scene {
+    /// On the heap: on the stack its place would depend on the environment's size.
+    switch: Box<Switch<GuestPort>>,
+    sender: NetPair,
+    receiver: NetPair,
+    got: Vec<u8>,
+}
+
+impl Scene {
+    fn new(options: NetOptions) -> Self {
+        let mut switch = Box::new(Switch::new(Counters::heap(), 7));
+        let mut plug = |id| {
+            let (_, nic, port) = guest(options.clone(), MEMORY);
+            switch.add_port(id, port);
+            nic
+        };
+        let (sender, receiver) = (plug(SENDER), plug(RECEIVER));
+        Self {
+            switch,
+            sender,
+            receiver,
+            got: Vec::new(),
+        }
+    }
+
+    /// Caches the frame's flow, as control's answer does.
+    fn install(&mut self, frame: &[u8], mask: &FlowMask) {
+        let key = FlowKey::new(SENDER.0, &Parsed::parse(frame, frame.len()));
+        let answer = Answer::Install {
+            upcall: None,
+            key: *key.masked(mask).words(),
+            mask: *mask.words(),
+            action: Action::Unicast {
+                port: RECEIVER,
+                tag: None,
+            },
+            segment: None,
+        };
+        self.switch.answer(answer, NOW);
+    }
+
+    /// Both guests poll, as under load.
+    fn round<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a Frame>,
+        serve: fn(&mut Switch<GuestPort>),
+    ) {
+        let mut waiting = 0;
+        for (frame, header) in frames {
+            assert!(self.sender.stage(frame, header).expect("sound"), "room");
+            waiting += 1;
+        }
+        self.sender.tx.publish();
+        self.sender.tx.set_notifications(false);
+        self.receiver.rx.set_notifications(false);
+        serve(&mut self.switch);
+        while self
+            .receiver
+            .receive_into(&mut self.got)
+            .expect("correct")
+            .is_some()
+        {
+            waiting -= 1;
+        }
+        assert_eq!(waiting, 0, "frames that did not arrive");
+        self.receiver.offer();
+    }
+}
+
+fn serve(switch: &mut Switch<GuestPort>) {
+    switch.drain(SENDER, 0, NOW, &mut NoUpcalls);
+}
+
+/// Callgrind counts from the entry of this function to its end, and knows it by its name.
+#[inline(never)]
+fn serve_counted(switch: &mut Switch<GuestPort>) {
+    serve(switch);
+    // So that the call above does not become a jump out of this function.
+    std::hint::black_box(());
+}
