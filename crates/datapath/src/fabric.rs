@@ -1,5 +1,7 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
+use std::ops::Range;
+
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
@@ -105,16 +107,16 @@ impl<P: Port> Fabric<P> {
             let Some(action) = run.action else {
                 continue;
             };
-            for index in run.frames.clone() {
+            let mut frames = run.frames.clone();
+            loop {
+                frames.start += self.pass_on(action, frames.clone(), batch);
+                let Some(index) = frames.next() else {
+                    break;
+                };
                 let (headers, payload, offload) = batch.split(index);
-                if offload.is_nothing() && self.pass_on(action, headers, &payload) {
-                    continue;
-                }
-                // A copy, so that only this path has the frame's parts in memory.
-                let kept = payload;
                 let frame = InHand {
                     headers,
-                    payload: &kept,
+                    payload: &payload,
                     offload: *offload,
                     from,
                 };
@@ -123,43 +125,49 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Delivers a frame that needs no change, to a receiver with one queue: almost every frame. `false` when
-    /// it is not of this kind, and nothing was done.
-    #[inline(always)]
-    fn pass_on(&mut self, action: Action, headers: &HeaderBuf, payload: &Payload<'_>) -> bool {
+    /// Delivers frames that need no change to a receiver with one queue: almost every frame. Returns how many it
+    /// did, up to the first one that is not of this kind.
+    #[inline]
+    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &mut Batch) -> usize {
         let Action::Unicast {
             port: to,
             tag: None,
         } = action
         else {
-            return false;
+            return 0;
         };
-        let Some(slot) = self.slot(to) else {
-            return false;
+        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
+            return 0;
         };
-        let out = Outgoing {
-            headers: headers.as_slice(),
-            payload,
-            offload: Offload::default(),
-        };
-        let len = out.len();
-        let plain = !headers.is_tagged()
-            && slot.port.pairs() == 1
-            && slot.unflushed != 0
-            && len <= slot.port.mtu() + ETHERNET;
-        if !plain {
-            return false;
+        if slot.port.pairs() != 1 || slot.unflushed == 0 {
+            return 0;
         }
-        // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
-        // wait for all stores before it, which are on their way to another core's cache.
-        match slot.port.deliver(0, &out) {
-            Ok(()) => {
-                slot.delivered.packets += 1;
-                slot.delivered.bytes += u64::from(len);
+        let longest = slot.port.mtu() + ETHERNET;
+        let (mut done, mut delivered) = (0, Traffic::default());
+        for index in frames {
+            let (headers, payload, offload) = batch.split(index);
+            let out = Outgoing {
+                headers: headers.as_slice(),
+                payload: &payload,
+                offload: Offload::default(),
+            };
+            if !offload.is_nothing() || headers.is_tagged() || out.len() > longest {
+                break;
             }
-            Err(reason) => self.counters.add_drops(to, reason, 1),
+            done += 1;
+            // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
+            // wait for all stores before it, which are on their way to another core's cache.
+            match slot.port.deliver(0, &out) {
+                Ok(()) => {
+                    delivered.packets += 1;
+                    delivered.bytes += u64::from(out.len());
+                }
+                Err(reason) => self.counters.add_drops(to, reason, 1),
+            }
         }
-        true
+        slot.delivered.packets += delivered.packets;
+        slot.delivered.bytes += delivered.bytes;
+        done
     }
 
     /// Notes that a receiver's queue pair waits for a flush.

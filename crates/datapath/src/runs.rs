@@ -43,11 +43,11 @@ impl Runs {
         });
     }
 
-    /// The next frame belongs to the last run. Returns nothing without one.
+    /// The next frames belong to the last run.
     #[inline(always)]
-    pub(crate) fn extend(&mut self) {
+    pub(crate) fn extend(&mut self, frames: usize) {
         if let Some(run) = self.0.last_mut() {
-            run.frames.end += 1;
+            run.frames.end += frames;
         }
     }
 

@@ -50,8 +50,6 @@ pub struct Switch<P> {
 /// The flow of the frame before: frames come in trains, and the next one is often of the same flow.
 #[derive(Default)]
 struct Recent {
-    /// The frame's Ethernet header, where nothing else matters.
-    words: Option<(u64, u64)>,
     key: Option<FlowKey>,
     /// Frames since the flow was looked up.
     more: u64,
@@ -196,25 +194,25 @@ impl<P: Port> Switch<P> {
         self.runs.clear();
         let shallow = !self.flows.looks_above_ethernet();
         let mut recent = Recent::default();
-        for index in 0..self.batch.frames().len() {
-            let (headers, _, offload) = self.batch.split(index);
-            let words = if shallow && offload.is_nothing() {
-                FlowKey::ethernet_words(headers.as_slice())
-            } else {
-                None
-            };
-            if words.is_some() && words == recent.words {
-                recent.more += 1;
-                self.runs.extend();
-                continue;
+        let mut index = 0;
+        while index < self.batch.frames().len() {
+            let decided = self.decide_one(index, from, now, upcalls, &mut recent);
+            index += 1;
+            // What follows with the same Ethernet header needs no key, where nothing else matters.
+            if decided
+                && shallow
+                && let Some(words) = self.batch.frames()[index - 1].ethernet_words()
+            {
+                let train = self.batch.train(index, words);
+                self.runs.extend(train);
+                recent.more += train as u64;
+                index += train;
             }
-            recent.words = words;
-            self.decide_one(index, from, now, upcalls, &mut recent);
         }
-        self.flows.count_more(recent.more);
-        self.figures.hits += recent.more;
+        self.end_train(&mut recent);
     }
 
+    /// Finds out about one frame; whether there was a flow for it.
     fn decide_one(
         &mut self,
         index: usize,
@@ -222,33 +220,41 @@ impl<P: Port> Switch<P> {
         now: u64,
         upcalls: &mut dyn UpcallSink,
         recent: &mut Recent,
-    ) {
+    ) -> bool {
         let key = match self.key_of(index, from) {
             Ok(key) => key,
             Err(reason) => {
                 self.fabric.counters.add_drops(from, reason, 1);
-                recent.words = None;
-                return self.runs.start(None);
+                self.runs.start(None);
+                self.end_train(recent);
+                return false;
             }
         };
         if let Some(last) = &recent.key
             && same(last, &key)
         {
             recent.more += 1;
-            return self.runs.extend();
+            self.runs.extend(1);
+            return true;
         }
-        self.flows.count_more(recent.more);
-        self.figures.hits += std::mem::take(&mut recent.more);
+        self.end_train(recent);
         let action = self.flows.lookup(&key, now);
         self.runs.start(action);
         if action.is_some() {
             self.figures.hits += 1;
             recent.key = Some(key);
         } else {
-            *recent = Recent::default();
             self.figures.misses += 1;
             self.ask(index, from, now, upcalls);
         }
+        action.is_some()
+    }
+
+    /// Counts the frames of a train that ends.
+    fn end_train(&mut self, recent: &mut Recent) {
+        self.flows.count_more(recent.more);
+        self.figures.hits += recent.more;
+        *recent = Recent::default();
     }
 
     /// The flow key of a frame. Headers are parsed as far as anybody looks at them.

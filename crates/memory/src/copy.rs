@@ -72,7 +72,7 @@ unsafe fn copy_block<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
 /// # Safety
 /// They are mapped.
 #[inline(always)]
-unsafe fn load_words(at: *const u8) -> (u64, u32) {
+pub unsafe fn load_words(at: *const u8) -> (u64, u32) {
     // SAFETY: passed on to our caller; unaligned reads need no more.
     unsafe {
         (

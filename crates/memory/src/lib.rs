@@ -177,12 +177,17 @@ impl GuestMemory {
         log || self.regions.iter().any(|r| r.is_lost())
     }
 
-    #[inline]
+    /// Most guests have most of their memory in their last region.
+    #[inline(always)]
     fn span_of(&self, gpa: u64) -> Option<&Span> {
-        // A guest has one to three regions as a rule: a short scan beats a binary search.
-        if self.spans.len() <= 4 {
-            return self.spans.iter().find(|span| span.contains(gpa));
+        match self.spans.last() {
+            Some(last) if last.contains(gpa) => Some(last),
+            _ => self.search(gpa),
         }
+    }
+
+    #[inline(never)]
+    fn search(&self, gpa: u64) -> Option<&Span> {
         let after = self.spans.partition_point(|span| span.gpa <= gpa);
         let span = &self.spans[after.checked_sub(1)?];
         span.contains(gpa).then_some(span)

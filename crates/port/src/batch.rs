@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use memory::Segment;
 use memory::copy::{Cursor, copy_bytes};
+use wire::flow::FlowKey;
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::counters::Traffic;
@@ -129,16 +130,18 @@ impl Outgoing<'_> {
 }
 
 /// One leased frame.
+#[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Frame {
-    /// A private copy of the first bytes, made once; what is checked here is what is delivered.
-    pub headers: HeaderBuf,
     /// Work left to the receiver.
     pub offload: Offload,
     segments: Range<u32>,
     /// Bytes of the segments that come before the payload.
     skip: u32,
     payload_len: u32,
+    /// A private copy of the first bytes, made once; what is checked here is what is delivered. Last, so that a
+    /// shallow frame is two cache lines.
+    pub headers: HeaderBuf,
 }
 
 impl Frame {
@@ -147,7 +150,18 @@ impl Frame {
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // a frame is never empty
     pub fn len(&self) -> u32 {
-        self.headers.as_slice().len() as u32 + self.payload_len
+        self.headers.len() as u32 + self.payload_len
+    }
+
+    /// The frame's Ethernet header in two words, if nothing else of the frame asks to be looked at; see
+    /// [`FlowKey::ethernet_words`].
+    #[inline(always)]
+    #[must_use]
+    pub fn ethernet_words(&self) -> Option<(u64, u64)> {
+        if !self.offload.is_nothing() {
+            return None;
+        }
+        FlowKey::ethernet_words(self.headers.first()?)
     }
 }
 
@@ -271,6 +285,42 @@ impl Batch {
         frame.payload_len = len - held;
         self.len += 1;
         self.count_taken(len);
+    }
+
+    /// Adds a frame of `len` bytes that starts `skip` bytes into segment `at` and lies in it whole, with nothing
+    /// left undone: almost every frame.
+    ///
+    /// # Safety
+    /// As [`Batch::push`].
+    ///
+    /// # Panics
+    /// When the batch is full.
+    #[inline(always)]
+    pub unsafe fn push_piece(&mut self, at: u32, from: *const u8, skip: u32, len: u32) {
+        if self.depth != SHALLOW || len < SHALLOW as u32 {
+            // SAFETY: passed on to our caller.
+            return unsafe { self.push(at..at + 1, skip, len, Offload::default()) };
+        }
+        let frame = &mut self.frames[self.len];
+        let snapshot = frame.headers.fill_block::<SHALLOW>();
+        // SAFETY: our caller says that `len` bytes, and so SHALLOW of them, are mapped there.
+        unsafe { copy_bytes(from, snapshot.as_mut_ptr(), SHALLOW) };
+        frame.offload = Offload::default();
+        frame.segments = at..at + 1;
+        frame.skip = skip + SHALLOW as u32;
+        frame.payload_len = len - SHALLOW as u32;
+        self.len += 1;
+        self.count_taken(len);
+    }
+
+    /// How many frames, from the one at `index` on, have nothing left undone and the Ethernet header of these
+    /// words (see [`FlowKey::ethernet_words`]).
+    #[inline]
+    #[must_use]
+    pub fn train(&self, index: usize, words: (u64, u64)) -> usize {
+        let frames = self.frames[..self.len].get(index..).unwrap_or_default();
+        let same = |frame: &&Frame| frame.ethernet_words() == Some(words);
+        frames.iter().take_while(same).count()
     }
 
     /// Notes a frame that was taken and dropped at once.

@@ -137,15 +137,15 @@ impl FlowKey {
         Some(Self([first, dmac, rest >> 16, 0, 0, 0, 0, 0]))
     }
 
-    /// Two numbers that are the same for frames with the same Ethernet header, and for no others: a quicker way
-    /// than a key to see that a frame is of the flow of the one before it. `None` for tagged and short frames.
+    /// Two numbers that are the same for frames with the same Ethernet header, and for no others, from a frame's
+    /// first bytes: a quicker way than a key to see that a frame is of the flow of the one before it. `None` for
+    /// tagged frames.
     #[inline(always)]
-    pub fn ethernet_words(headers: &[u8]) -> Option<(u64, u64)> {
-        let head = headers.first_chunk::<16>()?;
-        let first = u64::from_le_bytes(*head.first_chunk()?);
-        let second = u64::from_le_bytes(*head.last_chunk()?);
+    pub fn ethernet_words(head: &[u8; 16]) -> Option<(u64, u64)> {
+        let both = u128::from_le_bytes(*head);
+        let second = (both >> 64) as u64;
         let tagged = (second >> 32) as u16 == EtherType::VLAN.0.to_be();
-        (!tagged).then_some((first, second & 0xffff_ffff_ffff))
+        (!tagged).then_some((both as u64, second & 0xffff_ffff_ffff))
     }
 
     /// Ingress port.

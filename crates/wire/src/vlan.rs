@@ -69,12 +69,13 @@ impl VlanTci {
 /// ```
 /// Pushing and popping move the two addresses; nothing behind the tag moves. Offsets into the
 /// frame that the caller keeps (`csum_start`, `l3_offset`) shift by [`TAG_LEN`].
+#[repr(C)]
 #[derive(Clone)]
 pub struct HeaderBuf {
-    bytes: [u8; HEADROOM + CAP],
     /// At most `HEADROOM + TAG_LEN * tags popped`, and `start + len <= bytes.len()`.
     start: u16,
     len: u16,
+    bytes: [u8; HEADROOM + CAP],
 }
 
 impl Default for HeaderBuf {
@@ -95,6 +96,27 @@ impl HeaderBuf {
         self.start = HEADROOM as u16;
         self.len = n.min(CAP) as u16;
         self.as_mut_slice()
+    }
+
+    /// As [`HeaderBuf::fill`] with a number of bytes that is known beforehand.
+    ///
+    /// # Panics
+    /// When `N` is larger than [`CAP`].
+    #[inline(always)]
+    pub fn fill_block<const N: usize>(&mut self) -> &mut [u8; N] {
+        self.start = HEADROOM as u16;
+        self.len = N as u16;
+        let block = self.bytes[HEADROOM..].first_chunk_mut();
+        block.expect("N is at most CAP")
+    }
+
+    /// The first `N` header bytes, if there are so many.
+    #[inline(always)]
+    pub fn first<const N: usize>(&self) -> Option<&[u8; N]> {
+        if usize::from(self.len) < N {
+            return None;
+        }
+        self.bytes.get(usize::from(self.start)..)?.first_chunk()
     }
 
     /// Makes room for `n` more bytes behind those that there are, as far as they fit, and gives the new ones
@@ -147,8 +169,8 @@ impl HeaderBuf {
     /// Whether the type says that a tag follows, whole or not.
     #[inline(always)]
     pub fn is_tagged(&self) -> bool {
-        let tagged = EtherType::VLAN.0.to_be_bytes();
-        self.as_slice().get(ADDRESSES..HEADER_LEN) == Some(&tagged[..])
+        self.first::<HEADER_LEN>()
+            .is_some_and(|head| head[ADDRESSES..] == EtherType::VLAN.0.to_be_bytes())
     }
 
     /// The outer 802.1Q tag.
