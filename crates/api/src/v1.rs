@@ -10,8 +10,8 @@ mod tests;
 
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    DEFAULT_SEGMENT, NAME_MAX, PortKind, PortPatch, PortSpec, Role, SegmentSpec, SwitchSpec,
-    WantedState, parse_mac, valid_name,
+    DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentSpec, SwitchSpec,
+    WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
 pub use status::{

@@ -35,6 +35,25 @@ pub enum Ask {
     Processes,
 }
 
+/// Whether the switch's workers may sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Poll {
+    /// When that costs less than looking for frames.
+    #[default]
+    Adaptive,
+    /// Never, while a queue runs.
+    Always,
+}
+
+/// What the switch is told of the configuration; it holds for as long as the process lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SwitchSettings {
+    /// Whether workers may sleep.
+    pub poll: Poll,
+    /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most eight.
+    pub workers: Option<u16>,
+}
+
 /// One process, as `lasthop status` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessInfo {
@@ -58,7 +77,7 @@ pub enum Tell {
         runtime_dir: String,
     },
     /// The switch's first message. Descriptor: the counters.
-    StartSwitch,
+    StartSwitch(SwitchSettings),
     /// Switch: a new control process. Descriptor: the link to it.
     ControlLink,
     /// Control: the answer to [`Ask::Listen`]; with the socket, or a reason.

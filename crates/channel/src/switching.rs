@@ -142,6 +142,8 @@ pub struct SwitchFigures {
     pub upcalls: u64,
     /// Frames that wait for an answer now.
     pub parked: u64,
+    /// Threads that forward.
+    pub workers: u16,
 }
 
 /// A message of the switch.

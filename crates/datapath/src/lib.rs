@@ -4,6 +4,7 @@
 //! process   main of the process, and the thread that speaks with supervisor, control and front ends
 //! attach    one port's socket, connection and vhost-user session
 //! worker    the thread that owns all queues: polls, sleeps, drains messages and answers
+//! poll      when the worker sleeps (no clock, no threads)
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
 //! fabric    the ports, and delivery of frames to others
@@ -21,6 +22,7 @@ pub mod flow_table;
 pub mod guest;
 pub mod offload;
 pub mod parking;
+pub mod poll;
 pub mod process;
 mod replay;
 mod runs;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use channel::link::{Link, Received};
 use channel::shared;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{Order, PortConfig, Report, Request};
+use channel::switching::{Order, PortConfig, Report, Request, SwitchFigures};
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::Timespec;
@@ -77,16 +77,16 @@ struct Process {
 /// What keeps the process from starting or from waiting for events.
 pub fn run(link: OwnedFd) -> io::Result<()> {
     let mut supervisor = SupervisorLink::new(link);
-    let counters = match supervisor.recv()? {
-        Received::Message(Tell::StartSwitch, fds) => match fds.first() {
-            Some(fd) => Counters::map(fd).map_err(io::Error::other)?,
+    let (settings, counters) = match supervisor.recv()? {
+        Received::Message(Tell::StartSwitch(settings), fds) => match fds.first() {
+            Some(fd) => (settings, Counters::map(fd).map_err(io::Error::other)?),
             None => return Err(io::Error::other("the supervisor sent no counters")),
         },
         _ => return Err(io::Error::other("the supervisor did not say how to start")),
     };
     supervisor.set_nonblocking()?;
     memory::survive_truncation()?;
-    let (worker, notices) = worker::spawn(Switch::new(counters, random_seed()?))?;
+    let (worker, notices) = worker::spawn(Switch::new(counters, random_seed()?), settings.poll)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -278,7 +278,10 @@ impl Process {
     }
 
     fn report_ports(&mut self) {
-        let figures = self.worker.call(|w| w.switch.figures());
+        let figures = SwitchFigures {
+            workers: 1,
+            ..self.worker.call(|w| w.switch.figures())
+        };
         let states = self.ports.values().map(Attachment::state).collect();
         self.report(&Report::PortStates(states, figures), &[]);
     }

@@ -3,122 +3,66 @@
 //! ```text
 //! loop:  inbox      run what the session thread asks for
 //!        answers    follow control's decisions
-//!        serve      one batch from each active queue
+//!        serve      one batch from each active queue pair, for some rounds
 //!        upcalls    ring control's bell once
 //!        tick       now and then: time-outs, faults, open questions
-//!        sleep      when no queue is active
+//!        wait       look for kicks; sleep when no pair is active
 //! ```
 //!
-//! A queue is *active* from a kick until it stayed empty for a few passes; then the guest is asked to kick
-//! again and the queue leaves the list. Idle ports cost nothing, and without traffic the thread sleeps.
+//! A queue pair is *active* from a kick until others were busy for a while without it, or until the worker
+//! sleeps; then its guest is asked to kick again. [`Patience`] says when to sleep. Idle ports cost nothing.
 //!
 //! Others ask by message only: [`WorkerHandle::call`] runs a closure between two passes and returns its
 //! result, so whoever asks to stop a queue knows that it is stopped.
 
+mod active;
+mod handle;
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 use std::time::{Duration, Instant};
 
 use channel::records::{Answer, Upcall};
 use channel::shared;
+use channel::supervision::Poll;
 use port::{Port, PortId};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec};
+use rustix::time::{ClockId, clock_gettime};
 use virtio::features::Features;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use crate::guest::{GuestFault, GuestPort, GuestQueue};
+use crate::guest::{GuestPort, GuestQueue};
+use crate::poll::{Next, Patience};
 use crate::switch::{Switch, UpcallSink};
 use crate::watchdog;
+use active::ActivePairs;
+use handle::{Job, bell, ring};
+pub use handle::{Notice, Notices, WorkerHandle};
 
-/// Passes without a frame after which a queue's guest is asked to kick again.
-const IDLE_PASSES: u32 = 32;
 /// Between two ticks while frames flow or wait.
 const TICK: Duration = Duration::from_millis(20);
 /// Between two rounds of open questions.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Answers followed in one pass.
 const ANSWERS: usize = 256;
-/// Passes between two looks at the kicks of other queues, while some are active.
-const PASSES_PER_LOOK: u32 = 16;
+/// Rounds between two looks at the kicks of other queues, while some have frames.
+const ROUNDS_PER_LOOK: u32 = 16;
 
 /// The shortest frame on a real link, bytes without checksum (IEEE 802.3).
 const ETHERNET_MIN: usize = 60;
 
-/// Time after which kicks are looked for, however few the passes were.
+/// Time after which kicks are looked for, however few the rounds were.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
+/// The same when the last round found nothing: answers and jobs are looked for then, too.
+const LOOK_AFTER_NOTHING: Duration = Duration::from_micros(10);
+/// Of so many sleeps one is measured: a system call before it and one after it.
+const SLEEPS_PER_MEASUREMENT: u32 = 16;
 
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
-
-type Job = Box<dyn FnOnce(&mut Worker) + Send>;
-
-/// Tells the worker what to do.
-#[derive(Clone, Debug)]
-pub struct WorkerHandle {
-    jobs: Outbox<Job>,
-    bell: std::sync::Arc<OwnedFd>,
-}
-
-impl WorkerHandle {
-    /// Runs `job` on the worker between two passes; returns its result.
-    ///
-    /// # Panics
-    /// When the worker has ended, which it does only with the process.
-    pub fn call<R: Send + 'static>(
-        &self,
-        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
-    ) -> R {
-        let (reply, result) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |worker| {
-            let _ = reply.send(job(worker));
-        });
-        self.jobs.send(job).expect("the worker runs");
-        ring(&self.bell);
-        result.recv().expect("the worker runs")
-    }
-}
-
-fn ring(bell: &OwnedFd) {
-    // A full counter rings already.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
-}
-
-/// What the worker tells the session thread.
-#[derive(Debug)]
-pub enum Notice {
-    /// A guest broke a rule; its queue is stopped.
-    QueueFault(PortId, u16, GuestFault),
-    /// A VMM took its guest's memory away; dummy pages are in its place.
-    MemoryLost(PortId),
-}
-
-/// The receiving end of the worker's notices, with a descriptor to wait on.
-#[derive(Debug)]
-pub struct Notices {
-    notices: Inbox<Notice>,
-    bell: std::sync::Arc<OwnedFd>,
-}
-
-impl Notices {
-    /// The next notice, if there is one.
-    pub fn next(&self) -> Option<Notice> {
-        self.notices.try_recv().ok()
-    }
-
-    /// Forgets an old ring of the bell; before draining.
-    pub fn woke(&self) {
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
-    }
-}
-
-impl AsFd for Notices {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        (*self.bell).as_fd()
-    }
-}
 
 /// The rings to control, if there is one.
 #[derive(Debug, Default)]
@@ -137,22 +81,14 @@ impl UpcallSink for ControlRings {
     }
 }
 
-/// A queue pair that is polled.
-#[derive(Clone, Copy, Debug)]
-struct Active {
-    port: PortId,
-    pair: u16,
-    idle: u32,
-}
-
 /// See the module.
 pub struct Worker {
     /// The ports and tables.
     pub switch: Switch<GuestPort>,
     control: ControlRings,
-    active: Vec<Active>,
-    /// By port id: which of its pairs are in `active`.
-    active_pairs: Vec<u64>,
+    active: ActivePairs,
+    patience: Patience,
+    sleeps: u32,
     epoll: OwnedFd,
     inbox: Inbox<Job>,
     inbox_bell: std::sync::Arc<OwnedFd>,
@@ -165,16 +101,21 @@ pub struct Worker {
     lost_mappings: usize,
 }
 
-fn bell() -> io::Result<std::sync::Arc<OwnedFd>> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    Ok(std::sync::Arc::new(rustix::event::eventfd(0, flags)?))
+fn millis(time: Duration) -> u64 {
+    time.as_millis() as u64
 }
 
-/// Starts the worker's thread.
+/// What this thread has run.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Starts the worker's thread; `poll` says whether it may sleep.
 ///
 /// # Errors
 /// The system's refusal of a descriptor or a thread.
-pub fn spawn(switch: Switch<GuestPort>) -> io::Result<(WorkerHandle, Notices)> {
+pub fn spawn(switch: Switch<GuestPort>, poll: Poll) -> io::Result<(WorkerHandle, Notices)> {
     let (jobs, inbox) = mpsc::channel();
     let (notices, notices_out) = mpsc::channel();
     let (inbox_bell, notices_bell) = (bell()?, bell()?);
@@ -185,20 +126,15 @@ pub fn spawn(switch: Switch<GuestPort>) -> io::Result<(WorkerHandle, Notices)> {
         EventData::new_u64(TOKEN_INBOX),
         EventFlags::IN,
     )?;
-    let handle = WorkerHandle {
-        jobs,
-        bell: inbox_bell.clone(),
-    };
-    let receiver = Notices {
-        notices: notices_out,
-        bell: notices_bell.clone(),
-    };
+    let handle = WorkerHandle::new(jobs, inbox_bell.clone());
+    let receiver = Notices::new(notices_out, notices_bell.clone());
     let now = Instant::now();
     let mut worker = Worker {
         switch,
         control: ControlRings::default(),
-        active: Vec::new(),
-        active_pairs: Vec::new(),
+        active: ActivePairs::default(),
+        patience: Patience::new(poll),
+        sleeps: 0,
         epoll,
         inbox,
         inbox_bell,
@@ -224,7 +160,7 @@ impl Worker {
     /// Milliseconds since the worker started.
     #[must_use]
     pub fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        millis(self.started.elapsed())
     }
 
     /// Connects a new control process, and asks it everything that is open.
@@ -289,6 +225,9 @@ impl Worker {
         if let Some(kick) = guest.kick(index) {
             let _ = epoll::delete(&self.epoll, kick);
         }
+        if !index.is_multiple_of(2) {
+            self.active.remove(port, index / 2);
+        }
         guest.stop(index)
     }
 
@@ -304,17 +243,10 @@ impl Worker {
     }
 
     fn activate(&mut self, port: PortId, pair: u16) {
-        let index = port.0 as usize;
-        if self.active_pairs.len() <= index {
-            self.active_pairs.resize(index + 1, 0);
-        }
-        if pair < 64 && self.active_pairs[index] & (1 << pair) == 0 {
-            self.active_pairs[index] |= 1 << pair;
-            let idle = 0;
-            self.active.push(Active { port, pair, idle });
-            if let Some(guest) = self.switch.port_mut(port) {
-                guest.arm(pair, false);
-            }
+        if self.active.add(port, pair)
+            && let Some(guest) = self.switch.port_mut(port)
+        {
+            guest.arm(pair, false);
         }
     }
 
@@ -324,12 +256,7 @@ impl Worker {
             return false;
         }
         self.follow_answers();
-        let began = Instant::now();
-        for _ in 0..PASSES_PER_LOOK {
-            if !self.serve_active() || began.elapsed() > LOOK_AFTER {
-                break;
-            }
-        }
+        self.serve();
         if std::mem::take(&mut self.control.unrung)
             && let Some(upcalls) = &mut self.control.upcalls
         {
@@ -372,26 +299,66 @@ impl Worker {
         }
     }
 
-    /// Serves every active queue once. `false` when none is active any more.
-    fn serve_active(&mut self) -> bool {
-        let now = self.now();
-        let mut at = 0;
-        while at < self.active.len() {
-            let Active { port, pair, .. } = self.active[at];
-            if self.switch.serve(port, pair, now, &mut self.control) {
-                self.active[at].idle = 0;
-                at += 1;
-                continue;
+    /// Serves the active pairs until it is time to look for kicks, or to sleep.
+    fn serve(&mut self) {
+        let began = self.started.elapsed();
+        let (mut now, mut rounds) = (began, 0);
+        loop {
+            let found = self.serve_active(now);
+            if found {
+                self.patience.found_frames(now);
+                rounds += 1;
+            } else if self.active.is_empty() || self.patience.found_nothing(now) == Next::Sleep {
+                return self.ask_for_kicks();
+            } else {
+                // Who writes the rings keeps their lines meanwhile.
+                std::hint::spin_loop();
             }
-            self.active[at].idle += 1;
-            if self.active[at].idle < IDLE_PASSES || self.keep_awake(port, pair) {
-                at += 1;
-                continue;
+            now = self.started.elapsed();
+            let limit = if found {
+                LOOK_AFTER
+            } else {
+                LOOK_AFTER_NOTHING
+            };
+            if rounds == ROUNDS_PER_LOOK || now - began > limit {
+                return;
             }
-            self.active_pairs[port.0 as usize] &= !(1 << pair);
-            self.active.swap_remove(at);
         }
-        !self.active.is_empty()
+    }
+
+    /// Serves every active pair once. `false` when none had a frame.
+    fn serve_active(&mut self, now: Duration) -> bool {
+        let now = millis(now);
+        let (mut at, mut found) = (0, false);
+        while let Some((port, pair)) = self.active.get(at) {
+            if self.switch.serve(port, pair, now, &mut self.control) {
+                found = true;
+                self.active.had_frames(at);
+            } else if self.active.is_quiet(at)
+                && !self.patience.is_endless()
+                && !self.keep_awake(port, pair)
+            {
+                self.active.remove_at(at);
+                continue;
+            }
+            at += 1;
+        }
+        if found {
+            self.active.end_round();
+        }
+        found
+    }
+
+    /// Before a sleep: pairs for which no frames came meanwhile are active no more.
+    fn ask_for_kicks(&mut self) {
+        let mut at = 0;
+        while let Some((port, pair)) = self.active.get(at) {
+            if self.keep_awake(port, pair) {
+                at += 1;
+            } else {
+                self.active.remove_at(at);
+            }
+        }
     }
 
     /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
@@ -437,17 +404,29 @@ impl Worker {
 
     /// Looks for kicks and messages; sleeps for them when nothing is active.
     fn wait(&mut self) {
-        let timeout = if self.active.is_empty() {
-            let answers = self.control.answers.as_mut();
-            if !answers.is_none_or(shared::Receiver::prepare_sleep) {
-                return;
-            }
-            self.tick();
-            self.switch.has_parked().then_some(TICK)
-        } else {
-            Some(Duration::ZERO)
-        };
-        let timeout = timeout.map(|t| Timespec {
+        if !self.active.is_empty() {
+            return self.follow_events(Some(Duration::ZERO));
+        }
+        self.sleeps = self.sleeps.wrapping_add(1);
+        let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
+        let before = measured.then(thread_time);
+        let answers = self.control.answers.as_mut();
+        if !answers.is_none_or(shared::Receiver::prepare_sleep) {
+            return;
+        }
+        self.tick();
+        self.follow_events(self.switch.has_parked().then_some(TICK));
+        if let Some(answers) = &mut self.control.answers {
+            answers.woke();
+        }
+        if let Some(before) = before {
+            self.patience.slept(thread_time() - before);
+        }
+    }
+
+    /// Waits for events at most so long, for ever without a limit, and does what they ask for.
+    fn follow_events(&mut self, limit: Option<Duration>) {
+        let timeout = limit.map(|t| Timespec {
             tv_sec: t.as_secs() as i64,
             tv_nsec: i64::from(t.subsec_nanos()),
         });
@@ -455,13 +434,7 @@ impl Worker {
             flags: EventFlags::empty(),
             data: EventData::new_u64(0),
         }; 64];
-        let woken = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref());
-        if self.active.is_empty()
-            && let Some(answers) = &mut self.control.answers
-        {
-            answers.woke();
-        }
-        let Ok(count) = woken else {
+        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else {
             return; // interrupted
         };
         for event in &events[..count] {

@@ -22,9 +22,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use api::v1::{SwitchSpec, Workers};
 use channel::link;
 use channel::state::StateFile;
-use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
 use control::engine::Saved;
 use control::wanted::API_SOCKET;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -94,6 +95,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
         }
     }
     sockets.settled();
+    let settings = settings_of(&wanted.switch);
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     let mut supervisor = Supervisor {
@@ -102,6 +104,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
         api,
         state,
         counters: make_counters()?,
+        settings,
         control: Child::start(Kind::Control)?,
         switch: Child::start(Kind::Switch)?,
         started: Instant::now(),
@@ -163,6 +166,20 @@ fn make_counters() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// What the switch is to know of its table in the configuration.
+fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
+    SwitchSettings {
+        poll: match spec.poll {
+            api::v1::Poll::Adaptive => Poll::Adaptive,
+            api::v1::Poll::Always => Poll::Always,
+        },
+        workers: match spec.workers {
+            Workers::Auto => None,
+            Workers::Count(count) => Some(count),
+        },
+    }
+}
+
 /// See the module.
 struct Supervisor {
     runtime_dir: PathBuf,
@@ -170,6 +187,7 @@ struct Supervisor {
     api: OwnedFd,
     state: StateFile,
     counters: OwnedFd,
+    settings: SwitchSettings,
     control: Child,
     switch: Child,
     started: Instant,
@@ -179,8 +197,8 @@ struct Supervisor {
 
 impl Supervisor {
     fn introduce_switch(&mut self) -> io::Result<()> {
-        self.switch
-            .tell(&Tell::StartSwitch, &[self.counters.as_fd()])
+        let start = Tell::StartSwitch(self.settings);
+        self.switch.tell(&start, &[self.counters.as_fd()])
     }
 
     /// Gives a new control process all it needs, and the switch a link to it.

@@ -13,7 +13,7 @@ fn status() {
     let fake = Fake::start();
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
-switch connected to control, 12 flows, 40 upcalls (0 dropped), epoch 3
+switch connected to control, 12 flows, 40 upcalls (0 dropped), epoch 3, 1 worker, adaptive poll
 
 PROCESS     STATE    PID         UP  RESTARTS
 supervisor  running  100  1 h 1 min         0
@@ -28,6 +28,10 @@ vm2   dialing  trunk blue,red  client     0/1  -            0 B  vm2.sock
     let status = fake.json("status");
     assert_eq!(status["name"], "host1");
     assert_eq!(status["processes"][1]["restarts"], 1);
+    assert_eq!(
+        (&status["switch"]["workers"], &status["switch"]["poll"]),
+        (&json!(1), &json!("adaptive"))
+    );
     assert_eq!(status["ports"][0]["reason"], "queue 1: descriptor loop");
 }
 

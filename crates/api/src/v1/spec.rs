@@ -1,5 +1,7 @@
 //! What the operator asks for: ports, segments, and changes to them.
 
+use std::fmt;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The segment of ports that name none. It always exists.
@@ -77,12 +79,93 @@ impl WantedState {
 pub struct SwitchSpec {
     /// How the switch calls itself towards people; see [`valid_name`].
     pub name: String,
+    /// Whether its workers may sleep.
+    #[serde(default)]
+    pub poll: Poll,
+    /// How many workers forward.
+    #[serde(default)]
+    pub workers: Workers,
 }
 
 impl Default for SwitchSpec {
     fn default() -> Self {
         Self {
             name: "lasthop".to_owned(),
+            poll: Poll::default(),
+            workers: Workers::default(),
+        }
+    }
+}
+
+/// What a worker of the switch does when there are no frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Poll {
+    /// It sleeps, unless the next frame is likely to come sooner than a sleep is worth.
+    #[default]
+    Adaptive,
+    /// It looks for them on and on while a queue runs, and takes a core for that.
+    Always,
+}
+
+impl Poll {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Always => "always",
+        }
+    }
+}
+
+/// How many threads forward frames: a number from 1 to 64, or `"auto"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "WorkersText", into = "WorkersText")]
+pub enum Workers {
+    /// One for each core that the switch may use, at most eight.
+    #[default]
+    Auto,
+    /// So many.
+    Count(u16),
+}
+
+/// [`Workers`] as it is spelt in documents.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WorkersText {
+    Count(u16),
+    Word(Auto),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Auto {
+    Auto,
+}
+
+impl From<WorkersText> for Workers {
+    fn from(text: WorkersText) -> Self {
+        match text {
+            WorkersText::Count(count) => Self::Count(count),
+            WorkersText::Word(Auto::Auto) => Self::Auto,
+        }
+    }
+}
+
+impl From<Workers> for WorkersText {
+    fn from(workers: Workers) -> Self {
+        match workers {
+            Workers::Count(count) => Self::Count(count),
+            Workers::Auto => Self::Word(Auto::Auto),
+        }
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Count(count) => count.fmt(f),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PortKind, PortSpec, Role};
+use super::{Poll, PortKind, PortSpec, Role};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,10 @@ pub struct SwitchStatus {
     pub upcalls: u64,
     /// Upcalls that found their ring full, since the switch started.
     pub upcalls_dropped: u64,
+    /// Threads that forward.
+    pub workers: u16,
+    /// Whether they sleep when there are no frames.
+    pub poll: Poll,
 }
 
 /// A segment and who is in it.

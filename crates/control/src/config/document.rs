@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use api::v1::{PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState};
+use api::v1::{Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
-const SWITCH_KEYS: &[&str] = &["name"];
+const SWITCH_KEYS: &[&str] = &["name", "poll", "workers"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
@@ -112,6 +112,8 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
     let default = SwitchSpec::default();
     Ok(SwitchSpec {
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
+        poll: table.poll()?,
+        workers: table.workers()?,
     })
 }
 
@@ -273,6 +275,30 @@ impl<'t, 'i> Table<'t, 'i> {
             Some("server") => Ok(Role::Server),
             Some("client") => Ok(Role::Client),
             Some(other) => Err(self.unknown_word("role", expect::ROLE, other)),
+        }
+    }
+
+    /// Whether workers may sleep; they may when nothing is said.
+    fn poll(&mut self) -> Result<Poll, Fault> {
+        let text = self.text("poll", expect::POLL)?;
+        match text.as_deref() {
+            None => Ok(Poll::default()),
+            Some("adaptive") => Ok(Poll::Adaptive),
+            Some("always") => Ok(Poll::Always),
+            Some(other) => Err(self.unknown_word("poll", expect::POLL, other)),
+        }
+    }
+
+    /// The number of workers, or the word that leaves it to the switch.
+    fn workers(&mut self) -> Result<Workers, Fault> {
+        const KEY: &str = "workers";
+        match self.value(KEY).map(Spanned::get_ref) {
+            None => Ok(Workers::default()),
+            Some(DeValue::String(text)) if text == "auto" => Ok(Workers::Auto),
+            Some(_) => {
+                let count = self.number(KEY, expect::WORKERS)?;
+                Ok(count.map_or(Workers::Auto, Workers::Count))
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::v1::{PortSpec, Role, SegmentSpec, WantedState};
+use api::v1::{Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
 
 use super::*;
 
@@ -39,6 +39,8 @@ fn the_documented_configuration_is_read() {
         r#"
         [switch]
         name = "host1"
+        poll = "always"
+        workers = 4
 
         [[segment]]            # an L2 broadcast domain
         name = "blue"
@@ -73,7 +75,12 @@ fn the_documented_configuration_is_read() {
         name: name.to_owned(),
         vlan,
     };
-    assert_eq!(state.switch.name, "host1");
+    let switch = SwitchSpec {
+        name: "host1".to_owned(),
+        poll: Poll::Always,
+        workers: Workers::Count(4),
+    };
+    assert_eq!(state.switch, switch);
     assert_eq!(
         state.segments,
         [
@@ -104,6 +111,7 @@ fn the_documented_configuration_is_read() {
 #[test]
 fn an_empty_file_is_a_switch_without_ports() {
     let state = read("# nothing\n").unwrap();
+    assert_eq!(state.switch, SwitchSpec::default());
     assert_eq!(state.switch.name, "lasthop");
     assert_eq!(state.segments.len(), 1);
     assert_eq!(state.ports, []);
@@ -140,7 +148,8 @@ fn keys() {
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, found the unknown key \"colour\"",
+            "3: switch.colour: expected one of the keys name, poll, workers, \
+             found the unknown key \"colour\"",
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
@@ -165,6 +174,27 @@ fn keys() {
         "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
          trunk, mac, mtu, found the unknown key \"queue\"",
     )]);
+}
+
+#[test]
+fn the_switchs_own_keys() {
+    let switch = |line: &str| read(&format!("[switch]\n{line}\n")).unwrap().switch;
+    assert_eq!(switch("poll = \"adaptive\"").poll, Poll::Adaptive);
+    assert_eq!(switch("workers = \"auto\"").workers, Workers::Auto);
+    assert_eq!(switch("workers = 0x40").workers, Workers::Count(64));
+    let workers = "2: switch.workers: expected an integer from 1 to 64 or \"auto\", found";
+    let poll = "2: switch.poll: expected \"adaptive\" or \"always\", found";
+    for (line, message) in [
+        ("workers = 0", format!("{workers} 0")),
+        ("workers = 65", format!("{workers} 65")),
+        ("workers = -1", format!("{workers} -1")),
+        ("workers = \"all\"", format!("{workers} \"all\"")),
+        ("workers = [1]", format!("{workers} an array")),
+        ("poll = \"never\"", format!("{poll} \"never\"")),
+        ("poll = true", format!("{poll} true")),
+    ] {
+        assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
+    }
 }
 
 #[test]

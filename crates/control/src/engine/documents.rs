@@ -176,6 +176,8 @@ impl Engine {
                 flows: figures.flows,
                 upcalls: self.upcall_count,
                 upcalls_dropped: self.upcall_drops(),
+                workers: figures.workers,
+                poll: wanted.switch.poll,
             },
             segments: wanted
                 .segments

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, parse_mac,
+    DEFAULT_SEGMENT, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, Workers, parse_mac,
     valid_name,
 };
 
@@ -14,6 +14,8 @@ use super::{API_SOCKET, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
+/// Threads of the switch.
+const WORKERS: RangeInclusive<u16> = 1..=64;
 /// Queue pairs of one port.
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
@@ -24,6 +26,8 @@ const PATH_MAX: usize = 107;
 /// What is expected of each key, in words; the same for a wrong type and a wrong value.
 pub(crate) mod expect {
     pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
+    pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
+    pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\"";
     pub(crate) const SOCKET: &str = "the path of a socket";
@@ -115,6 +119,10 @@ pub(crate) fn quoted(text: &str) -> String {
 /// The first thing that is wrong, in the order switch, segments, ports.
 pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     name(At(Place::Switch, "name"), &state.switch.name)?;
+    if let Workers::Count(count) = state.switch.workers {
+        let at = At(Place::Switch, "workers");
+        number(at, count, &WORKERS, expect::WORKERS)?;
+    }
     segments(&state.segments)?;
     ports(state, runtime_dir)
 }

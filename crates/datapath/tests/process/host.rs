@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
-use channel::supervision::{Ask, Tell};
+use channel::supervision::{Ask, SwitchSettings, Tell};
 use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, SwitchFigures,
 };
@@ -147,12 +147,17 @@ pub(crate) struct Host {
 impl Host {
     /// A running switch without ports.
     pub(crate) fn new() -> Self {
+        Self::with_settings(SwitchSettings::default())
+    }
+
+    /// The same with other settings.
+    pub(crate) fn with_settings(settings: SwitchSettings) -> Self {
         let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&counters, SIZE).expect("room");
         let (ours, theirs) = link::pair().expect("sockets");
         let supervisor = Link::new(ours.try_clone().expect("a descriptor"));
         supervisor
-            .send(&Tell::StartSwitch, &[counters.as_fd()])
+            .send(&Tell::StartSwitch(settings), &[counters.as_fd()])
             .expect("a listening switch");
         let dir = tempfile::tempdir().expect("a folder");
         let mut host = Self {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use channel::supervision::{Poll, SwitchSettings};
 use rustix::time::{ClockId, clock_gettime};
 use testkit::features::{EVENT_IDX, INDIRECT_DESC};
 use testkit::guest_ram::RegionSpec;
@@ -172,6 +173,31 @@ fn memory_is_plugged_under_traffic() {
         pair.tx_kick.signal();
         let got = b.recv(SECOND).expect("correct").expect("a frame");
         assert_eq!((got.frame, a.mac()), (frame, mac(1)));
+        a.disconnect().expect("a good end");
+        b.disconnect().expect("a good end");
+    }
+}
+
+#[test]
+fn a_worker_that_never_sleeps_hears_of_everything() {
+    let mut host = Host::with_settings(SwitchSettings {
+        poll: Poll::Always,
+        ..SwitchSettings::default()
+    });
+    host.add_port(1, 1);
+    host.add_port(2, 1);
+    for round in 0..3 {
+        // Without a queue it sleeps, with one it does not; jobs and answers come through all the same.
+        let mut a = host.guest(1, GuestConfig::default());
+        let mut b = host.guest(2, GuestConfig::default().packed());
+        let kicks = |guest: &FakeGuest| guest.stats().kicks;
+        talk(&mut a, &mut b, 50);
+        let before = kicks(&a);
+        for _ in 0..20 {
+            talk(&mut a, &mut b, 1);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(kicks(&a), before, "nobody asks for kicks, round {round}");
         a.disconnect().expect("a good end");
         b.disconnect().expect("a good end");
     }

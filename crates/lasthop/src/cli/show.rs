@@ -56,11 +56,13 @@ fn switch(switch: &SwitchStatus) -> String {
         false => "not connected to control",
     };
     format!(
-        "switch {connected}, {}, {} ({} dropped), epoch {}",
+        "switch {connected}, {}, {} ({} dropped), epoch {}, {}, {} poll",
         several(switch.flows, "flow"),
         several(switch.upcalls, "upcall"),
         count(switch.upcalls_dropped),
-        switch.epoch
+        switch.epoch,
+        several(switch.workers.into(), "worker"),
+        switch.poll.as_str()
     )
 }
 

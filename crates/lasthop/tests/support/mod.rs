@@ -208,6 +208,8 @@ impl Engine {
                 flows: 12,
                 upcalls: 40,
                 upcalls_dropped: 0,
+                workers: 1,
+                poll: self.wanted.switch.poll,
             },
             segments: segments.collect(),
             ports: self.ports(),

@@ -1,0 +1,122 @@
+//! The queue pairs that are looked at without a kick.
+
+use port::PortId;
+
+/// Rounds in which others had frames and a pair had none, after which its guest is asked for kicks: looking
+/// that often costs about what a kick does.
+const QUIET_ROUNDS: u64 = 256;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    port: PortId,
+    pair: u16,
+    /// The round in which it had frames last.
+    last: u64,
+}
+
+/// A list without doubles, in no order.
+#[derive(Debug, Default)]
+pub(super) struct ActivePairs {
+    list: Vec<Entry>,
+    /// By port id: which of its pairs are in the list.
+    by_port: Vec<u64>,
+    /// Rounds in which somebody had frames.
+    rounds: u64,
+}
+
+impl ActivePairs {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The pair at a place of the list, `None` behind its end.
+    pub(super) fn get(&self, at: usize) -> Option<(PortId, u16)> {
+        self.list.get(at).map(|entry| (entry.port, entry.pair))
+    }
+
+    /// Adds a pair; `false` if it is there already, or can never be (its port has 64 at most).
+    pub(super) fn add(&mut self, port: PortId, pair: u16) -> bool {
+        let index = port.0 as usize;
+        if self.by_port.len() <= index {
+            self.by_port.resize(index + 1, 0);
+        }
+        let new = pair < 64 && self.by_port[index] & (1 << pair) == 0;
+        if new {
+            self.by_port[index] |= 1 << pair;
+            let last = self.rounds;
+            self.list.push(Entry { port, pair, last });
+        }
+        new
+    }
+
+    /// Takes a pair off, if it is there.
+    pub(super) fn remove(&mut self, port: PortId, pair: u16) {
+        let here = |entry: &Entry| (entry.port, entry.pair) == (port, pair);
+        if let Some(at) = self.list.iter().position(here) {
+            self.remove_at(at);
+        }
+    }
+
+    /// Takes the pair at this place off; another one takes the place.
+    pub(super) fn remove_at(&mut self, at: usize) {
+        let Entry { port, pair, .. } = self.list.swap_remove(at);
+        self.by_port[port.0 as usize] &= !(1 << pair);
+    }
+
+    /// The pair at this place had frames in this round.
+    pub(super) fn had_frames(&mut self, at: usize) {
+        self.list[at].last = self.rounds;
+    }
+
+    /// Whether the pair at this place had none for so long that a kick is cheaper.
+    pub(super) fn is_quiet(&self, at: usize) -> bool {
+        self.rounds - self.list[at].last >= QUIET_ROUNDS
+    }
+
+    /// A round is over in which somebody had frames.
+    pub(super) fn end_round(&mut self) {
+        self.rounds += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PortId = PortId(3);
+    const B: PortId = PortId(700);
+
+    fn pairs(active: &ActivePairs) -> Vec<(PortId, u16)> {
+        (0..).map_while(|at| active.get(at)).collect()
+    }
+
+    #[test]
+    fn a_pair_is_listed_once() {
+        let mut active = ActivePairs::default();
+        assert!(active.is_empty());
+        assert!(active.add(A, 0) && active.add(A, 63) && active.add(B, 0));
+        assert!(!active.add(A, 63) && !active.add(A, 64));
+        active.remove(A, 0);
+        active.remove(A, 1);
+        assert_eq!(pairs(&active), [(B, 0), (A, 63)]);
+        assert!(active.add(A, 0));
+        active.remove_at(0);
+        assert_eq!(pairs(&active), [(A, 0), (A, 63)]);
+    }
+
+    #[test]
+    fn only_rounds_with_frames_of_others_make_a_pair_quiet() {
+        let mut active = ActivePairs::default();
+        active.add(A, 0);
+        active.add(B, 0);
+        for _ in 0..QUIET_ROUNDS {
+            assert!(!active.is_quiet(1));
+            active.had_frames(0);
+            active.end_round();
+        }
+        assert!(active.is_quiet(1) && !active.is_quiet(0));
+        active.remove_at(1);
+        active.add(B, 0);
+        assert!(!active.is_quiet(1), "it starts anew");
+    }
+}

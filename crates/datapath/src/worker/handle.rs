@@ -1,0 +1,92 @@
+//! What others hold of the worker: jobs go in, notices come out, each with a doorbell.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
+
+use port::PortId;
+use rustix::event::EventfdFlags;
+
+use super::Worker;
+use crate::guest::GuestFault;
+
+pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// Tells the worker what to do.
+#[derive(Clone, Debug)]
+pub struct WorkerHandle {
+    jobs: Outbox<Job>,
+    bell: Arc<OwnedFd>,
+}
+
+impl WorkerHandle {
+    pub(super) fn new(jobs: Outbox<Job>, bell: Arc<OwnedFd>) -> Self {
+        Self { jobs, bell }
+    }
+
+    /// Runs `job` on the worker between two passes; returns its result.
+    ///
+    /// # Panics
+    /// When the worker has ended, which it does only with the process.
+    pub fn call<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        let (reply, result) = mpsc::sync_channel(1);
+        let job: Job = Box::new(move |worker| {
+            let _ = reply.send(job(worker));
+        });
+        self.jobs.send(job).expect("the worker runs");
+        ring(&self.bell);
+        result.recv().expect("the worker runs")
+    }
+}
+
+pub(super) fn ring(bell: &OwnedFd) {
+    // A full counter rings already.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// What the worker tells the session thread.
+#[derive(Debug)]
+pub enum Notice {
+    /// A guest broke a rule; its queue is stopped.
+    QueueFault(PortId, u16, GuestFault),
+    /// A VMM took its guest's memory away; dummy pages are in its place.
+    MemoryLost(PortId),
+}
+
+/// The receiving end of the worker's notices, with a descriptor to wait on.
+#[derive(Debug)]
+pub struct Notices {
+    notices: Inbox<Notice>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Notices {
+    pub(super) fn new(notices: Inbox<Notice>, bell: Arc<OwnedFd>) -> Self {
+        Self { notices, bell }
+    }
+
+    /// The next notice, if there is one.
+    pub fn next(&self) -> Option<Notice> {
+        self.notices.try_recv().ok()
+    }
+
+    /// Forgets an old ring of the bell; before draining.
+    pub fn woke(&self) {
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Notices {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.bell).as_fd()
+    }
+}
+
+pub(super) fn bell() -> io::Result<Arc<OwnedFd>> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    Ok(Arc::new(rustix::event::eventfd(0, flags)?))
+}
