@@ -41,7 +41,8 @@ fn status_for_people() {
     let text = lasthop.prints("status");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("host1: lasthop "), "{text}");
-    let switch = "switch connected to control, 0 flows, 0 upcalls (0 dropped), epoch 1";
+    let switch = "switch connected to control, 0 flows, 0 upcalls (0 dropped), epoch 1, \
+                  1 worker, adaptive poll";
     assert_eq!(lines[1], switch, "{text}");
     for name in ["supervisor", "control", "switch"] {
         let running = |line: &&str| line.starts_with(name) && line.contains(" running ");
