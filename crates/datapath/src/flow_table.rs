@@ -1,122 +1,129 @@
 //! The flow cache: decisions of control, found again by the fields that they looked at.
 //!
-//! Tuple space search: flows with the same mask share one set-associative table, and a lookup asks the
-//! tables in turn. Memory is fixed: a full set loses its least recently used entry, and first one of the
-//! same ingress port, so that a guest which sprays addresses displaces its own flows.
+//! ```text
+//!   exact    whole key -> slot       only while there is more than one mask
+//!   index    masked key -> slot      sets of 16 tags, one cache line each; grows a set at a time
+//!   flows    by slot: masked key, action, use; one cache line each, one beside the other
+//! ```
+//!
+//! The masked level is a tuple space search: the masks are asked in the order in which they came (a new one
+//! takes the place of one that has no flows left), and the first with a matching flow decides. While there is
+//! one mask, as with the decisions of today, it is asked at once; with more, the exact-match level says which
+//! flow the last frame of this key had.
+//!
+//! Memory is fixed and reserved at the start, and taken as flows come. Who sprays random headers evicts its
+//! own share only: each ingress port with flows has the same share of the table. It may have more while
+//! nobody else wants the room. A port loses flows to others only while it has more than its share, and the
+//! least recently used of a set goes first. (By chance, once in a million times while the table is full, a set
+//! has no room and none of such flows: then a port below its share displaces the oldest.)
+//!
+//! Lookups come in three steps, so that a batch of frames waits for memory once and not frame by frame:
+//! [`FlowTable::prepare`] for all of them, [`FlowTable::approach`] for all, [`FlowTable::lookup_prepared`]
+//! for each. [`FlowTable::lookup`] is all three in one.
+
+mod cache;
+mod exact;
+mod flows;
+mod index;
 
 use channel::switching::FlowRecord;
 use policy::{Action, SegmentId};
-use wire::flow::{FlowKey, FlowMask};
+use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash};
 
-/// Entries in a set.
-const WAYS: usize = 8;
-/// Sets in one piece of a dump.
-const SETS_PER_PIECE: usize = 256;
+use exact::Exact;
+use flows::{Flow, Flows, NONE};
+use index::Index;
+
+/// Flows in the largest table.
+pub const MAX_FLOWS: usize = index::MAX_SLOTS;
+/// Slots in one piece of a dump.
+const SLOTS_PER_PIECE: usize = 1024;
 /// Different masks at most; control uses a handful.
 const MAX_TUPLES: usize = 16;
+/// Sets in which a flow that may go is looked for when the table is full.
+const SETS_TO_SEARCH: usize = 64;
 
-#[derive(Clone, Debug)]
-struct Entry {
-    key: FlowKey,
-    action: Action,
-    segment: Option<SegmentId>,
-    packets: u64,
-    /// Milliseconds, by the clock of the caller.
-    used: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Set {
-    /// Bits of each entry's hash; 0 is an empty way.
-    tags: [u16; WAYS],
-    entries: [Option<Entry>; WAYS],
-}
-
+/// The flows of one mask.
 #[derive(Debug)]
 struct Tuple {
-    mask: FlowMask,
-    sets: Box<[Set]>,
+    hash: MaskedHash,
+    flows: usize,
+}
+
+impl Tuple {
+    fn mask(&self) -> &FlowMask {
+        self.hash.mask()
+    }
+}
+
+/// A lookup that has begun, good until the next installation; a later one costs time and nothing else.
+///
+/// Two words, which travel in registers: stored in more pieces and loaded whole, they would make the core wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    hash: u64,
+    /// The table's `installations`, and below them the slot where the flow probably is, or [`NONE`].
+    place: u64,
+}
+
+impl Probe {
+    #[inline]
+    fn new(hash: u64, installations: u32, slot: u32) -> Self {
+        let place = u64::from(installations) << 32 | u64::from(slot);
+        Self { hash, place }
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct FlowTable {
     tuples: Vec<Tuple>,
-    sets: usize,
+    index: Index,
+    flows: Flows,
+    /// There while there is more than one tuple.
+    exact: Option<Exact>,
+    /// The hash of the level that is asked first: of the only mask, or of what all masks count.
+    first: MaskedHash,
     seed: u64,
-    len: usize,
+    /// Modulo 2^32.
+    installations: u32,
     /// Some flow depends on more than Ethernet headers.
     deep: bool,
-    /// Where the last lookup found its flow: table, set, way.
-    last: (usize, usize, usize),
-}
-
-fn tag_of(hash: u64) -> u16 {
-    (hash >> 48) as u16 | 1
-}
-
-impl Tuple {
-    fn set_index(&self, hash: u64) -> usize {
-        hash as usize & (self.sets.len() - 1)
-    }
-
-    fn find(&self, key: &FlowKey, hash: u64) -> Option<(usize, usize)> {
-        let index = self.set_index(hash);
-        let set = &self.sets[index];
-        let tag = tag_of(hash);
-        let way = (0..WAYS).find(|&w| {
-            set.tags[w] == tag && set.entries[w].as_ref().is_some_and(|e| e.key == *key)
-        })?;
-        Some((index, way))
-    }
-}
-
-impl Set {
-    /// The way for a new entry: an empty one, else the least recently used of the same port when it
-    /// holds at least half of the set, else the least recently used.
-    fn victim(&self, in_port: u32) -> usize {
-        if let Some(empty) = self.tags.iter().position(|&t| t == 0) {
-            return empty;
-        }
-        let mine = |w: &usize| {
-            self.entries[*w]
-                .as_ref()
-                .is_some_and(|e| e.key.in_port() == in_port)
-        };
-        let oldest = |w: &usize| self.entries[*w].as_ref().map_or(0, |e| e.used);
-        let own = (0..WAYS).filter(mine).count();
-        (0..WAYS)
-            .filter(|w| own < WAYS / 2 || mine(w))
-            .min_by_key(oldest)
-            .unwrap_or(0)
-    }
+    /// Where the last lookup found its flow.
+    last: u32,
+    /// Where the next sweep begins.
+    sweep: u32,
 }
 
 impl FlowTable {
-    /// A table with room for about `flows` flows of each mask. `seed` keys the hash: guests choose the
-    /// keys.
+    /// A table for `flows` flows, [`MAX_FLOWS`] at most. `seed` keys the hash: guests choose the keys.
     #[must_use]
     pub fn new(flows: usize, seed: u64) -> Self {
+        let flows = flows.clamp(1, MAX_FLOWS);
         Self {
             tuples: Vec::with_capacity(MAX_TUPLES),
-            sets: (flows / WAYS).next_power_of_two().max(1),
+            index: Index::new(flows),
+            flows: Flows::new(flows),
+            exact: None,
+            first: MaskedHash::new(&FlowMask::NONE, seed),
             seed,
-            len: 0,
+            installations: 0,
             deep: false,
-            last: (0, 0, 0),
+            last: NONE,
+            sweep: 0,
         }
     }
 
     /// Cached flows.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.flows.len()
     }
 
     /// Whether no flow is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.flows.len() == 0
     }
 
     /// Whether any flow looks at more of a frame than its Ethernet header, so that keys need the rest.
@@ -126,37 +133,104 @@ impl FlowTable {
         self.deep
     }
 
-    /// Notes so many more uses of the flow that the last [`FlowTable::lookup`] found.
+    /// First step of a lookup: hashes the key and fetches the place where the level that is asked first has
+    /// it. The key holds at least what the masks look at; see [`FlowTable::looks_above_ethernet`].
     #[inline]
-    pub fn count_more(&mut self, frames: u64) {
-        let (tuple, set, way) = self.last;
-        let tuple = self.tuples.get_mut(tuple);
-        if let Some(entry) = tuple.and_then(|t| t.sets[set].entries[way].as_mut()) {
-            entry.packets += frames;
+    #[must_use]
+    pub fn prepare(&self, key: &FlowKey) -> Probe {
+        let hash = self.first.hash(key);
+        match &self.exact {
+            None => self.index.prefetch(hash),
+            Some(exact) => exact.prefetch(hash),
         }
+        Probe::new(hash, self.installations, NONE)
     }
 
-    /// The decision for a frame's key, noting its use. The key holds at least what the masks look at; see
-    /// [`FlowTable::looks_above_ethernet`].
+    /// Second step: looks at what the first one fetched, and fetches the flow. May be left out.
+    #[inline]
+    #[must_use]
+    pub fn approach(&self, key: &FlowKey, probe: Probe) -> Probe {
+        let slot = match &self.exact {
+            None => self.index.candidates(probe.hash).next(),
+            Some(exact) => exact.find(probe.hash, key.in_port()),
+        };
+        let slot = slot.unwrap_or(NONE);
+        self.flows.prefetch(slot, self.first.is_long());
+        Probe::new(probe.hash, (probe.place >> 32) as u32, slot)
+    }
+
+    /// Last step: the decision for the key, noting its use. The probe is of this key.
+    #[inline]
+    pub fn lookup_prepared(&mut self, key: &FlowKey, probe: Probe, now: u64) -> Option<Action> {
+        let (installations, mut slot) = ((probe.place >> 32) as u32, probe.place as u32);
+        if installations != self.installations || !self.matches(slot, key) {
+            slot = self.search(key)?;
+        }
+        let flow = self.flows.get_mut(slot)?;
+        flow.packets += 1;
+        flow.used = now as u32;
+        self.last = slot;
+        Some(flow.action)
+    }
+
+    /// The decision for a frame's key, noting its use.
     #[inline]
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
-        for (at, tuple) in self.tuples.iter_mut().enumerate() {
-            let masked = key.masked(&tuple.mask);
-            let hash = masked.hash(self.seed);
-            if let Some((index, way)) = tuple.find(&masked, hash)
-                && let Some(entry) = &mut tuple.sets[index].entries[way]
-            {
-                entry.packets += 1;
-                entry.used = now;
-                self.last = (at, index, way);
-                return Some(entry.action);
-            }
-        }
-        None
+        let probe = self.prepare(key);
+        let probe = self.approach(key, probe);
+        self.lookup_prepared(key, probe, now)
     }
 
-    /// Caches a decision, replacing one with the same mask and masked key. `false` when there are too
-    /// many different masks.
+    /// Notes so many more uses of the flow that the last lookup found.
+    #[inline]
+    pub fn count_more(&mut self, frames: u64) {
+        if let Some(flow) = self.flows.get_mut(self.last) {
+            flow.packets += frames;
+        }
+    }
+
+    /// Whether there is a flow in the slot whose mask and masked key the key has.
+    #[inline]
+    fn matches(&self, slot: u32, key: &FlowKey) -> bool {
+        let Some(flow) = self.flows.get(slot) else {
+            return false;
+        };
+        // A free slot has no tuple.
+        let Some(tuple) = self.tuples.get(usize::from(flow.tuple)) else {
+            return false;
+        };
+        let mask = tuple.mask().words();
+        let differ = |i: usize| (key.words()[i] & mask[i]) ^ flow.low[i];
+        (0..LOW_WORDS).fold(0, |all, i| all | differ(i)) == 0
+            && (!tuple.hash.is_long() || self.flows.has_high(slot, key, mask))
+    }
+
+    /// Asks the masks in turn, and tells the exact-match level.
+    #[inline(never)]
+    fn search(&mut self, key: &FlowKey) -> Option<u32> {
+        let tuples = 0..self.tuples.len();
+        let slot = tuples.into_iter().find_map(|at| self.find(at, key))?;
+        if let Some(exact) = &mut self.exact {
+            exact.remember(self.first.hash(key), key.in_port(), slot);
+        }
+        Some(slot)
+    }
+
+    /// A tuple's flow for a key.
+    fn find(&self, at: usize, key: &FlowKey) -> Option<u32> {
+        let tuple = &self.tuples[at];
+        if tuple.flows == 0 {
+            return None;
+        }
+        let mut slots = self.index.candidates(tuple.hash.hash(key));
+        slots.find(|&slot| {
+            let here = self.flows.get(slot);
+            here.is_some_and(|flow| usize::from(flow.tuple) == at) && self.matches(slot, key)
+        })
+    }
+
+    /// Caches a decision, replacing one with the same mask and masked key. `false` when there are too many
+    /// different masks, or when the only room for it is another port's by right.
     pub fn install(
         &mut self,
         key: &FlowKey,
@@ -168,99 +242,195 @@ impl FlowTable {
         let Some(at) = self.tuple_for(mask) else {
             return false;
         };
-        let tuple = &mut self.tuples[at];
         let key = key.masked(mask);
-        let hash = key.hash(self.seed);
-        let mut entry = Entry {
-            key,
+        if let Some(slot) = self.find(at, &key) {
+            self.flows.change(slot, action);
+            if let Some(flow) = self.flows.get_mut(slot) {
+                (flow.segment, flow.used) = (segment, now as u32);
+            }
+            return true;
+        }
+        let hash = self.tuples[at].hash.hash(&key);
+        if !self.make_room(hash, key.in_port(), now) {
+            return false;
+        }
+        let [low @ .., _, _, _, _, _] = *key.words();
+        let flow = Flow {
+            low,
+            hash,
+            packets: 0,
             action,
             segment,
-            packets: 0,
-            used: now,
+            used: now as u32,
+            tuple: at as u8,
         };
-        let (index, way) = match tuple.find(&key, hash) {
-            Some(place) => {
-                entry.packets = tuple.sets[place.0].entries[place.1]
-                    .as_ref()
-                    .map_or(0, |e| e.packets);
-                place
-            }
-            None => {
-                let index = tuple.set_index(hash);
-                (index, tuple.sets[index].victim(key.in_port()))
-            }
-        };
-        let set = &mut tuple.sets[index];
-        self.len += usize::from(set.entries[way].is_none());
-        set.tags[way] = tag_of(hash);
-        set.entries[way] = Some(entry);
+        self.add(flow, &key);
         true
     }
 
+    /// Adds a new flow, for which there is room.
+    fn add(&mut self, flow: Flow, key: &FlowKey) {
+        let tuple = &mut self.tuples[usize::from(flow.tuple)];
+        tuple.flows += 1;
+        let high = tuple.hash.is_long().then_some(key.words());
+        let every_port = tuple.mask().with_in_port() != *tuple.mask();
+        let hash = flow.hash;
+        let slot = self.flows.insert(flow, high);
+        let (index, flows) = (&mut self.index, &self.flows);
+        let hash_of = |slot| flows.get(slot).map_or(0, |flow| flow.hash);
+        index.insert(hash, slot, flows.len(), hash_of);
+        self.installations = self.installations.wrapping_add(1);
+        if let Some(exact) = &mut self.exact {
+            exact.outdate((!every_port).then_some(key.in_port()));
+        }
+    }
+
+    /// The number of a mask's tuple. A new mask takes the place of one without flows, if there is one.
     fn tuple_for(&mut self, mask: &FlowMask) -> Option<usize> {
-        if let Some(at) = self.tuples.iter().position(|t| t.mask == *mask) {
+        if let Some(at) = self.tuples.iter().position(|t| t.mask() == mask) {
             return Some(at);
         }
-        if self.tuples.len() == MAX_TUPLES {
+        let unused = self.tuples.iter().position(|t| t.flows == 0);
+        let at = unused.unwrap_or(self.tuples.len());
+        if at == MAX_TUPLES {
             return None;
         }
-        self.deep |= !FlowMask::ETHERNET.covers(mask);
-        self.tuples.push(Tuple {
-            mask: *mask,
-            sets: vec![Set::default(); self.sets].into_boxed_slice(),
-        });
-        Some(self.tuples.len() - 1)
+        // Each mask has its own hash: flows of two are found in different sets.
+        let seed = self.seed.wrapping_add(1 + at as u64);
+        let tuple = Tuple {
+            hash: MaskedHash::new(mask, seed),
+            flows: 0,
+        };
+        match self.tuples.get_mut(at) {
+            Some(old) => *old = tuple,
+            None => self.tuples.push(tuple),
+        }
+        self.masks_changed();
+        Some(at)
+    }
+
+    fn masks_changed(&mut self) {
+        let masks = || self.tuples.iter().map(Tuple::mask);
+        self.deep = masks().any(|mask| !FlowMask::ETHERNET.covers(mask));
+        let all = masks().fold(FlowMask::NONE, |all, mask| all.union(mask));
+        if let [only] = self.tuples.as_slice() {
+            self.first = only.hash;
+            return;
+        }
+        self.first = MaskedHash::new(&all, self.seed);
+        let flows = self.flows.capacity();
+        let exact = self.exact.get_or_insert_with(|| Exact::new(flows));
+        exact.outdate(None);
+        // A probe of the old masks has another hash.
+        self.installations = self.installations.wrapping_add(1);
+    }
+
+    /// Makes room for a port's flow, at the cost of another one if need be.
+    fn make_room(&mut self, hash: u64, in_port: u32, now: u64) -> bool {
+        let sets = if self.index.is_full_at(hash) {
+            1
+        } else if self.flows.is_full() {
+            SETS_TO_SEARCH
+        } else {
+            return true;
+        };
+        match self.victim(hash, sets, in_port, now) {
+            Some(slot) => self.forget(slot),
+            None => return false,
+        }
+        true
+    }
+
+    /// The flow that goes, the least recently used in the first set that has one which may be taken: of ports
+    /// that have more than their share and more than this one; else of the port's own; else, for a port below
+    /// its share, of all.
+    fn victim(&self, hash: u64, sets: usize, in_port: u32, now: u64) -> Option<u32> {
+        let (mine, share) = (self.flows.count_from(in_port), self.flows.fair_share());
+        let oldest = |may_go: &dyn Fn(u32) -> bool| {
+            (0..sets).find_map(|set| {
+                let slots = self.index.neighbours(hash, set);
+                let flows = slots.filter_map(|slot| Some((slot, self.flows.get(slot)?)));
+                let theirs = flows.filter(|(_, flow)| may_go(flow.in_port()));
+                let (slot, _) = theirs.max_by_key(|(_, flow)| flow.idle(now))?;
+                Some(slot)
+            })
+        };
+        let above = share.max(mine);
+        let richer = self.flows.any_has_more_than(above);
+        richer
+            .then(|| oldest(&|owner| self.flows.count_from(owner) > above))
+            .flatten()
+            .or_else(|| oldest(&|owner| owner == in_port))
+            .or_else(|| oldest(&|_| mine < share))
+    }
+
+    fn forget(&mut self, slot: u32) {
+        let Some(flow) = self.flows.get(slot) else {
+            return;
+        };
+        self.tuples[usize::from(flow.tuple)].flows -= 1;
+        self.index.remove(flow.hash, slot);
+        self.flows.remove(slot);
+        if self.last == slot {
+            self.last = NONE;
+        }
     }
 
     /// Forgets one flow.
     pub fn remove(&mut self, key: &FlowKey, mask: &FlowMask) {
-        let seed = self.seed;
-        let Some(tuple) = self.tuples.iter_mut().find(|t| t.mask == *mask) else {
-            return;
-        };
-        let key = key.masked(mask);
-        if let Some((index, way)) = tuple.find(&key, key.hash(seed)) {
-            tuple.sets[index].tags[way] = 0;
-            tuple.sets[index].entries[way] = None;
-            self.len -= 1;
+        let at = self.tuples.iter().position(|t| t.mask() == mask);
+        if let Some(slot) = at.and_then(|at| self.find(at, key)) {
+            self.forget(slot);
         }
     }
 
-    /// Forgets every flow for which `gone` holds.
-    pub fn remove_if(&mut self, gone: impl Fn(&FlowKey, &Action) -> bool) {
-        for set in self.tuples.iter_mut().flat_map(|t| t.sets.iter_mut()) {
-            for way in 0..WAYS {
-                if set.entries[way]
-                    .as_ref()
-                    .is_some_and(|e| gone(&e.key, &e.action))
-                {
-                    set.tags[way] = 0;
-                    set.entries[way] = None;
-                    self.len -= 1;
-                }
+    /// Forgets every flow from and to a port. It looks no further than to the last of them.
+    pub fn remove_port(&mut self, port: u32) {
+        let mut slots = 0..self.flows.slots() as u32;
+        while self.flows.concern(port)
+            && let Some(slot) = slots.next()
+        {
+            if self.flows.concerns(slot, port) {
+                self.forget(slot);
             }
         }
     }
 
-    /// The flows in [`SETS_PER_PIECE`] sets from place `at` on, as control gets them, and the place to go on
-    /// from; `None` at the end. A dump starts at place 0.
+    /// Forgets the flows among the next `slots` that were not used for more than `limit` milliseconds; how
+    /// many. Each call goes on where the one before stopped, and from the end to the start.
+    pub fn expire_some(&mut self, now: u64, limit: u32, slots: usize) -> usize {
+        let before = self.flows.len();
+        for _ in 0..slots.min(self.flows.slots()) {
+            let slot = self.sweep % self.flows.slots() as u32;
+            self.sweep = slot + 1;
+            let flow = self.flows.get(slot).filter(|flow| !flow.is_free());
+            if flow.is_some_and(|flow| flow.idle(now) > limit) {
+                self.forget(slot);
+            }
+        }
+        before - self.flows.len()
+    }
+
+    /// The flows in [`SLOTS_PER_PIECE`] slots from place `at` on, as control gets them, and the place to go on
+    /// from; `None` at the end. A dump starts at place 0; a flow that stays is in it once.
     #[must_use]
     pub fn records(&self, at: usize, now: u64) -> (Vec<FlowRecord>, Option<usize>) {
-        let Some(tuple) = self.tuples.get(at / self.sets) else {
-            return (Vec::new(), None);
-        };
-        let first = at % self.sets;
-        let end = (first + SETS_PER_PIECE).min(self.sets);
-        let entries = tuple.sets[first..end].iter();
-        let entries = entries.flat_map(|s| s.entries.iter().flatten());
-        let records = entries.map(|e| FlowRecord {
-            key: *e.key.words(),
-            mask: *tuple.mask.words(),
-            action: e.action,
-            segment: e.segment,
-            packets: e.packets,
-            idle_ms: now.saturating_sub(e.used),
-        });
-        (records.collect(), Some(at - first + end))
+        let end = (at + SLOTS_PER_PIECE).min(self.flows.slots());
+        let records = (at..end).filter_map(|slot| self.record(slot as u32, now));
+        let next = (end < self.flows.slots()).then_some(end);
+        (records.collect(), next)
+    }
+
+    fn record(&self, slot: u32, now: u64) -> Option<FlowRecord> {
+        let flow = self.flows.get(slot)?;
+        let tuple = self.tuples.get(usize::from(flow.tuple))?;
+        Some(FlowRecord {
+            key: *self.flows.key(slot, tuple.hash.is_long()).words(),
+            mask: *tuple.mask().words(),
+            action: flow.action,
+            segment: flow.segment,
+            packets: flow.packets,
+            idle_ms: flow.idle(now).into(),
+        })
     }
 }

@@ -22,13 +22,13 @@ use wire::packet::Parsed;
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::fabric::{Fabric, InHand};
-use crate::flow_table::FlowTable;
+use crate::flow_table::{FlowTable, MAX_FLOWS};
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
 use crate::runs::Runs;
 
-/// Flows that the cache holds for each mask.
-pub const FLOWS: usize = 65_536;
+/// Flows that the cache holds.
+pub const FLOWS: usize = MAX_FLOWS;
 
 /// Where upcalls go; the ring to control, or a test's list.
 pub trait UpcallSink {
@@ -93,9 +93,7 @@ impl<P: Port> Switch<P> {
     pub fn remove_port(&mut self, id: PortId) -> Option<P> {
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
         self.parking.forget_port(id);
-        self.flows.remove_if(|key, action| {
-            key.in_port() == id.0 || matches!(action, Action::Unicast { port, .. } if *port == id)
-        });
+        self.flows.remove_port(id.0);
         Some(slot.port)
     }
 

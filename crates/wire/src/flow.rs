@@ -22,10 +22,13 @@ mod hash;
 mod mask;
 mod text;
 
+pub use hash::MaskedHash;
 pub use mask::FlowMask;
 
 /// Bytes of a key or mask.
 pub const KEY_LEN: usize = 64;
+/// Words that hold all of the Ethernet header; the others come from above it alone.
+pub const LOW_WORDS: usize = 3;
 /// Set in the VLAN half-word when the frame has a tag.
 pub const VLAN_PRESENT: u16 = 0x1000;
 
@@ -279,6 +282,12 @@ impl FlowKey {
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
         hash::hash(&self.0, seed)
+    }
+
+    /// A key from its eight words.
+    #[inline]
+    pub const fn from_words(words: [u64; 8]) -> Self {
+        Self(words)
     }
 
     /// The eight words.

@@ -144,6 +144,13 @@ impl FlowMask {
         (0..8).all(|i| self.0[i] & other.0[i] == other.0[i])
     }
 
+    /// Whether anything behind the first [`LOW_WORDS`](super::LOW_WORDS) words counts.
+    #[inline]
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.0[LOW_WORDS..].iter().any(|word| *word != 0)
+    }
+
     /// The eight words.
     #[inline]
     pub const fn words(&self) -> &[u64; 8] {

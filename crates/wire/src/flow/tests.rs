@@ -234,3 +234,35 @@ proptest! {
         );
     }
 }
+
+#[test]
+fn a_masked_hash_spreads_what_its_mask_counts() {
+    let ethernet = MaskedHash::new(&FlowMask::ETHERNET, 42);
+    let exact = MaskedHash::new(&FlowMask::EXACT, 42);
+    assert!(!ethernet.is_long() && exact.is_long());
+    let base = key(&tcp4());
+    let (mut flipped, mut low) = (0u32, HashSet::new());
+    for bit in 0..512 {
+        let mut w = base.0;
+        w[bit / 64] ^= 1 << (bit % 64);
+        flipped += (exact.hash(&FlowKey(w)) ^ exact.hash(&base)).count_ones();
+    }
+    let mean = f64::from(flipped) / 512.0;
+    assert!((30.0..34.0).contains(&mean), "{mean}");
+    for port in 0..4096 {
+        low.insert(ethernet.hash(&base.with_in_port(port)) & 0xffff);
+    }
+    assert!(low.len() > 3900, "{}", low.len());
+}
+
+proptest! {
+    #[test]
+    fn a_masked_hash_sees_its_mask_and_nothing_else(k in any_key(), l in any_key(), m in any_key(), seed: u64) {
+        let mask = FlowMask::from_bytes(&m.to_bytes());
+        let hash = MaskedHash::new(&mask, seed);
+        prop_assert_eq!(hash.hash(&k), hash.hash(&k.masked(&mask)));
+        prop_assert_eq!(hash.hash(&k) == hash.hash(&l), k.masked(&mask) == l.masked(&mask));
+        prop_assert_ne!(hash.hash(&k), MaskedHash::new(&mask, seed ^ 1).hash(&k));
+        prop_assert_eq!(FlowKey::from_words(*k.words()), k);
+    }
+}

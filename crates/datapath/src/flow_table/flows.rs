@@ -1,0 +1,244 @@
+//! The flows themselves, one beside the other, and how many of them each port has.
+
+use std::collections::HashMap;
+
+use policy::{Action, SegmentId};
+use wire::flow::{FlowKey, LOW_WORDS};
+
+use super::cache::{prefetch, want_huge_pages};
+
+/// Words of a key that only long masks count.
+const HIGH_WORDS: usize = 8 - LOW_WORDS;
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+/// No tuple: the slot is free.
+const FREE: u8 = u8::MAX;
+
+/// A flow, but for the high words of its key: one cache line.
+#[repr(align(64))]
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    /// First words of the masked key.
+    pub(super) low: [u64; LOW_WORDS],
+    /// Of the masked key, by its tuple's hash. In a free slot: the next free one.
+    pub(super) hash: u64,
+    pub(super) packets: u64,
+    pub(super) action: Action,
+    pub(super) segment: Option<SegmentId>,
+    /// Milliseconds by the clock of the caller, modulo 2^32.
+    pub(super) used: u32,
+    /// Number of its mask.
+    pub(super) tuple: u8,
+}
+
+const _: () = assert!(size_of::<Flow>() == 64);
+
+impl Flow {
+    pub(super) fn is_free(&self) -> bool {
+        self.tuple == FREE
+    }
+
+    /// Milliseconds since the last use.
+    pub(super) fn idle(&self, now: u64) -> u32 {
+        (now as u32).wrapping_sub(self.used)
+    }
+
+    pub(super) fn in_port(&self) -> u32 {
+        FlowKey::from_words([self.low[0], 0, 0, 0, 0, 0, 0, 0]).in_port()
+    }
+
+    fn to(&self) -> Option<u32> {
+        match self.action {
+            Action::Unicast { port, .. } => Some(port.0),
+            Action::Flood { .. } | Action::Drop(_) => None,
+        }
+    }
+}
+
+/// A port's flows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    from: usize,
+    to: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Flows {
+    /// By slot. Room for all is reserved at the start; the system gives memory to what was touched.
+    slots: Vec<Flow>,
+    /// By slot, for long masks alone.
+    high: Vec<[u64; HIGH_WORDS]>,
+    capacity: usize,
+    /// The first of the free slots among those that were in use.
+    free: u32,
+    len: usize,
+    /// Ports from or to which there is a flow.
+    shares: HashMap<u32, Share>,
+    /// Ports from which there is one.
+    senders: usize,
+}
+
+impl Flows {
+    pub(super) fn new(capacity: usize) -> Self {
+        let slots = Vec::with_capacity(capacity);
+        want_huge_pages(&slots);
+        let high = vec![[0; HIGH_WORDS]; capacity];
+        want_huge_pages(&high);
+        Self {
+            slots,
+            high,
+            capacity,
+            free: NONE,
+            len: 0,
+            shares: HashMap::new(),
+            senders: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len == self.capacity
+    }
+
+    /// Slots that are or were in use.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Fetches a flow, and the high words of its key if they may be needed.
+    #[inline]
+    pub(super) fn prefetch(&self, slot: u32, high: bool) {
+        let Some(flow) = self.slots.get(slot as usize) else {
+            return;
+        };
+        prefetch(flow);
+        if high {
+            prefetch(&self.high[slot as usize]);
+        }
+    }
+
+    /// What is in a slot: a flow, or what is left of one; see [`Flow::is_free`].
+    #[inline]
+    pub(super) fn get(&self, slot: u32) -> Option<&Flow> {
+        self.slots.get(slot as usize)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Flow> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// Whether the high words are these.
+    #[inline]
+    pub(super) fn has_high(&self, slot: u32, key: &FlowKey, mask: &[u64; 8]) -> bool {
+        let words = &self.high[slot as usize];
+        let differ = |i: usize| (key.words()[LOW_WORDS + i] & mask[LOW_WORDS + i]) ^ words[i];
+        (0..HIGH_WORDS).fold(0, |all, i| all | differ(i)) == 0
+    }
+
+    /// The masked key. Whether the mask is long says whether there are high words.
+    pub(super) fn key(&self, slot: u32, long: bool) -> FlowKey {
+        let mut words = [0; 8];
+        let (low, high) = words.split_at_mut(LOW_WORDS);
+        low.copy_from_slice(&self.slots[slot as usize].low);
+        if long {
+            high.copy_from_slice(&self.high[slot as usize]);
+        }
+        FlowKey::from_words(words)
+    }
+
+    /// Puts a flow into a free slot, which there must be; `high` with a long mask.
+    pub(super) fn insert(&mut self, flow: Flow, high: Option<&[u64; 8]>) -> u32 {
+        self.count(&flow, true);
+        self.len += 1;
+        let slot = self.free;
+        let slot = match self.slots.get_mut(slot as usize) {
+            Some(free) => {
+                self.free = free.hash as u32;
+                *free = flow;
+                slot
+            }
+            None => {
+                self.slots.push(flow);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        if let Some(words) = high {
+            self.high[slot as usize].copy_from_slice(&words[LOW_WORDS..]);
+        }
+        slot
+    }
+
+    /// Gives a flow another action.
+    pub(super) fn change(&mut self, slot: u32, action: Action) {
+        let mut flow = self.slots[slot as usize].clone();
+        self.count(&flow, false);
+        flow.action = action;
+        self.count(&flow, true);
+        self.slots[slot as usize] = flow;
+    }
+
+    /// Frees a slot.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let flow = self.slots[slot as usize].clone();
+        self.count(&flow, false);
+        self.len -= 1;
+        let place = &mut self.slots[slot as usize];
+        place.tuple = FREE;
+        place.hash = self.free.into();
+        self.free = slot;
+    }
+
+    fn count(&mut self, flow: &Flow, more: bool) {
+        self.adjust(flow.in_port(), |share| &mut share.from, more);
+        if let Some(to) = flow.to() {
+            self.adjust(to, |share| &mut share.to, more);
+        }
+    }
+
+    fn adjust(&mut self, port: u32, side: impl Fn(&mut Share) -> &mut usize, more: bool) {
+        let share = self.shares.entry(port).or_default();
+        let sent = share.from > 0;
+        let count = side(share);
+        *count = if more { *count + 1 } else { *count - 1 };
+        let sends = share.from > 0;
+        if share.from == 0 && share.to == 0 {
+            self.shares.remove(&port);
+        }
+        self.senders = self.senders + usize::from(sends) - usize::from(sent);
+    }
+
+    /// Flows from a port.
+    pub(super) fn count_from(&self, port: u32) -> usize {
+        self.shares.get(&port).map_or(0, |share| share.from)
+    }
+
+    /// Whether more flows than this are from one port.
+    pub(super) fn any_has_more_than(&self, flows: usize) -> bool {
+        self.shares.values().any(|share| share.from > flows)
+    }
+
+    /// Flows that a port may have when all are wanted: the same for all that have any.
+    pub(super) fn fair_share(&self) -> usize {
+        self.capacity / self.senders.max(1)
+    }
+
+    /// Whether there is a flow from or to a port.
+    pub(super) fn concern(&self, port: u32) -> bool {
+        self.shares.contains_key(&port)
+    }
+
+    /// Whether the flow in a slot is from or to a port.
+    pub(super) fn concerns(&self, slot: u32, port: u32) -> bool {
+        let flow = &self.slots[slot as usize];
+        !flow.is_free() && (flow.in_port() == port || flow.to() == Some(port))
+    }
+}
