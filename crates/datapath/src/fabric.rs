@@ -10,7 +10,7 @@ use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::offload::{self, Fitter};
-use crate::runs::Runs;
+use crate::runs::Run;
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -23,6 +23,8 @@ pub(crate) struct Slot<P> {
     delivered: Traffic,
     /// Queue pairs that wait for a flush, one bit each.
     unflushed: u64,
+    /// Frames of the batch that will come.
+    expected: usize,
 }
 
 /// Everything but the frames' source, so that both can be borrowed at once.
@@ -79,6 +81,7 @@ impl<P: Port> Fabric<P> {
             port,
             delivered: Traffic::default(),
             unflushed: 0,
+            expected: 0,
         });
     }
 
@@ -89,24 +92,27 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Tells the receivers of a batch what is coming.
-    pub(crate) fn expect(&mut self, runs: &Runs) {
-        for run in runs.as_slice() {
-            if let Some(Action::Unicast { port, .. }) = run.action
+    pub(crate) fn expect(&mut self, runs: &[Run]) {
+        for run in runs {
+            if let Action::Unicast { port, .. } = run.action
                 && let Some(slot) = self.slot(port)
                 && slot.port.pairs() == 1
             {
-                slot.port.expect(0, run.frames.len());
+                slot.expected += run.frames.len();
                 self.touch(port, 0);
+            }
+        }
+        for id in &self.touched {
+            if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
+                slot.port.expect(0, std::mem::take(&mut slot.expected));
             }
         }
     }
 
     /// Does to all frames of a batch what their flows say.
-    pub(crate) fn execute_runs(&mut self, runs: &Runs, batch: &mut Batch, from: PortId) {
-        for run in runs.as_slice() {
-            let Some(action) = run.action else {
-                continue;
-            };
+    pub(crate) fn execute_runs(&mut self, runs: &[Run], batch: &mut Batch, from: PortId) {
+        for run in runs {
+            let action = run.action;
             let mut frames = run.frames.clone();
             loop {
                 frames.start += self.pass_on(action, frames.clone(), batch);

@@ -1,57 +1,46 @@
-//! What is to be done with the frames of a batch: runs of frames that follow one another and share a decision.
+//! The frames of a batch, put together as far as they can be dealt with together.
 //!
-//! Frames come in trains, so that most batches are a handful of runs. A receiver is looked up once for each, and
-//! is told how many frames will come before the first does.
+//! Frames come in *trains*: one behind the other with one key, looked up once. Once it is decided, trains become
+//! *runs*: frames with one action. A receiver is looked up once for each, and is told how many frames will come
+//! before the first does.
 
 use std::ops::Range;
 
 use policy::Action;
-use port::BATCH;
+use wire::flow::FlowKey;
 
-/// Frames that share a decision.
+use crate::flow_table::Probe;
+
+/// Frames that follow one another and have one key.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
-    /// `None` for frames that are dealt with already: parked, or dropped.
-    pub(crate) action: Option<Action>,
+pub(crate) struct Train {
+    pub(crate) key: FlowKey,
+    /// The key's lookup, as far as it is.
+    pub(crate) probe: Probe,
     /// Their places in the batch.
     pub(crate) frames: Range<usize>,
 }
 
-/// The runs of one batch, in its order. Reused.
-#[derive(Debug)]
-pub(crate) struct Runs(Vec<Run>);
-
-impl Default for Runs {
-    fn default() -> Self {
-        Self(Vec::with_capacity(BATCH))
+impl Train {
+    /// Whether a frame at `index` with this key is the next one of the train.
+    #[inline]
+    pub(crate) fn goes_on(&self, index: usize, key: &FlowKey) -> bool {
+        self.frames.end == index && same(&self.key, key)
     }
 }
 
-impl Runs {
-    /// Forgets the former batch.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
+/// Equality word by word: as one block, the key that has just been stored in words would have to reach the
+/// cache first.
+#[inline]
+fn same(a: &FlowKey, b: &FlowKey) -> bool {
+    let (a, b) = (a.words(), b.words());
+    (0..a.len()).all(|at| std::hint::black_box(a[at]) == b[at])
+}
 
-    /// The next frame is the first of a run.
-    #[inline]
-    pub(crate) fn start(&mut self, action: Option<Action>) {
-        let at = self.0.last().map_or(0, |run| run.frames.end);
-        self.0.push(Run {
-            action,
-            frames: at..at + 1,
-        });
-    }
-
-    /// The next frames belong to the last run.
-    #[inline(always)]
-    pub(crate) fn extend(&mut self, frames: usize) {
-        if let Some(run) = self.0.last_mut() {
-            run.frames.end += frames;
-        }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Run] {
-        &self.0
-    }
+/// Frames that share a decision.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) action: Action,
+    /// Their places in the batch.
+    pub(crate) frames: Range<usize>,
 }

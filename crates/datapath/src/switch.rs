@@ -16,7 +16,7 @@ use channel::records::{Answer, Upcall, key_from_words, mask_from_words};
 use channel::switching::{FlowRecord, SwitchFigures};
 use policy::{Action, Program};
 use port::counters::Counters;
-use port::{Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
+use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::vlan::{CAP, HeaderBuf};
@@ -25,10 +25,15 @@ use crate::fabric::{Fabric, InHand};
 use crate::flow_table::{FlowTable, MAX_FLOWS};
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
-use crate::runs::Runs;
+use crate::runs::{Run, Train};
 
 /// Flows that the cache holds.
 pub const FLOWS: usize = MAX_FLOWS;
+
+/// A flow that was not used for so long goes, milliseconds.
+const FLOW_IDLE_MS: u32 = 120_000;
+/// Flows that are looked at in one sweep, so that none holds up frames.
+const FLOWS_PER_SWEEP: usize = 1024;
 
 /// Where upcalls go; the ring to control, or a test's list.
 pub trait UpcallSink {
@@ -43,31 +48,9 @@ pub struct Switch<P> {
     flows: FlowTable,
     parking: Parking,
     batch: Batch,
-    runs: Runs,
+    trains: Vec<Train>,
+    runs: Vec<Run>,
     figures: SwitchFigures,
-}
-
-/// The flow of the frame before: frames come in trains, and the next one is often of the same flow.
-#[derive(Default)]
-struct Recent {
-    key: Option<FlowKey>,
-    /// Frames since the flow was looked up.
-    more: u64,
-}
-
-/// Equality word by word: as one block, the key that has just been stored in words would have to reach the
-/// cache first.
-#[inline]
-fn same(a: &FlowKey, b: &FlowKey) -> bool {
-    let (a, b) = (a.words(), b.words());
-    let mut at = 0;
-    while at < a.len() {
-        if std::hint::black_box(a[at]) != b[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
 }
 
 impl<P: Port> Switch<P> {
@@ -79,7 +62,8 @@ impl<P: Port> Switch<P> {
             flows: FlowTable::new(FLOWS, seed),
             parking: Parking::default(),
             batch: Batch::new(),
-            runs: Runs::default(),
+            trains: Vec::with_capacity(BATCH),
+            runs: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
         }
     }
@@ -187,72 +171,57 @@ impl<P: Port> Switch<P> {
         self.batch.clear();
     }
 
-    /// Finds out what is to be done with each frame of the batch.
+    /// Finds out what is to be done with each frame of the batch. The flows of all trains are looked up side by
+    /// side, so that their memory is waited for once.
     fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
+        self.line_up(from);
+        for train in &mut self.trains {
+            train.probe = self.flows.approach(&train.key, train.probe);
+        }
         self.runs.clear();
+        for at in 0..self.trains.len() {
+            let train = &self.trains[at];
+            let frames = train.frames.clone();
+            let action = self.flows.lookup_prepared(&train.key, train.probe, now);
+            if let Some(action) = action {
+                self.flows.count_more(frames.len() as u64 - 1);
+                self.figures.hits += frames.len() as u64;
+                self.runs.push(Run { action, frames });
+            } else {
+                self.figures.misses += frames.len() as u64;
+                frames.for_each(|index| self.ask(index, from, now, upcalls));
+            }
+        }
+    }
+
+    /// Puts the frames of the batch into trains, and drops those that are wrong.
+    fn line_up(&mut self, from: PortId) {
+        self.trains.clear();
         let shallow = !self.flows.looks_above_ethernet();
-        let mut recent = Recent::default();
-        let mut index = 0;
-        while index < self.batch.frames().len() {
-            let decided = self.decide_one(index, from, now, upcalls, &mut recent);
+        let (mut index, count) = (0, self.batch.frames().len());
+        while index < count {
+            let mut frames = index..index + 1;
             index += 1;
+            let key = match self.key_of(frames.start, from) {
+                Ok(key) => key,
+                Err(reason) => {
+                    self.fabric.counters.add_drops(from, reason, 1);
+                    continue;
+                }
+            };
             // What follows with the same Ethernet header needs no key, where nothing else matters.
-            if decided
-                && shallow
-                && let Some(words) = self.batch.frames()[index - 1].ethernet_words()
-            {
-                let train = self.batch.train(index, words);
-                self.runs.extend(train);
-                recent.more += train as u64;
-                index += train;
+            if shallow && let Some(words) = self.batch.frames()[frames.start].ethernet_words() {
+                frames.end += self.batch.train(index, words);
+                index = frames.end;
+            }
+            match self.trains.last_mut() {
+                Some(last) if last.goes_on(frames.start, &key) => last.frames.end = frames.end,
+                _ => {
+                    let probe = self.flows.prepare(&key);
+                    self.trains.push(Train { key, probe, frames });
+                }
             }
         }
-        self.end_train(&mut recent);
-    }
-
-    /// Finds out about one frame; whether there was a flow for it.
-    fn decide_one(
-        &mut self,
-        index: usize,
-        from: PortId,
-        now: u64,
-        upcalls: &mut dyn UpcallSink,
-        recent: &mut Recent,
-    ) -> bool {
-        let key = match self.key_of(index, from) {
-            Ok(key) => key,
-            Err(reason) => {
-                self.fabric.counters.add_drops(from, reason, 1);
-                self.runs.start(None);
-                self.end_train(recent);
-                return false;
-            }
-        };
-        if let Some(last) = &recent.key
-            && same(last, &key)
-        {
-            recent.more += 1;
-            self.runs.extend(1);
-            return true;
-        }
-        self.end_train(recent);
-        let action = self.flows.lookup(&key, now);
-        self.runs.start(action);
-        if action.is_some() {
-            self.figures.hits += 1;
-            recent.key = Some(key);
-        } else {
-            self.figures.misses += 1;
-            self.ask(index, from, now, upcalls);
-        }
-        action.is_some()
-    }
-
-    /// Counts the frames of a train that ends.
-    fn end_train(&mut self, recent: &mut Recent) {
-        self.flows.count_more(recent.more);
-        self.figures.hits += recent.more;
-        *recent = Recent::default();
     }
 
     /// The flow key of a frame. Headers are parsed as far as anybody looks at them.
@@ -383,8 +352,10 @@ impl<P: Port> Switch<P> {
         self.fabric.flush();
     }
 
-    /// Drops what has waited too long for control, by name.
+    /// Drops what has waited too long for control, by name, and forgets flows that nobody uses and control has
+    /// lost sight of: it removes those that it knows much sooner.
     pub fn expire(&mut self, now: u64) {
+        self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
         for waiting in self.parking.expire(now) {
             self.fabric.counters.add_drops(
                 waiting.port(),
