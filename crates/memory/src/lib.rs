@@ -177,17 +177,8 @@ impl GuestMemory {
         log || self.regions.iter().any(|r| r.is_lost())
     }
 
-    /// Most guests have most of their memory in their last region.
-    #[inline(always)]
-    fn span_of(&self, gpa: u64) -> Option<&Span> {
-        match self.spans.last() {
-            Some(last) if last.contains(gpa) => Some(last),
-            _ => self.search(gpa),
-        }
-    }
-
     #[inline(never)]
-    fn search(&self, gpa: u64) -> Option<&Span> {
+    fn span_of(&self, gpa: u64) -> Option<&Span> {
         let after = self.spans.partition_point(|span| span.gpa <= gpa);
         let span = &self.spans[after.checked_sub(1)?];
         span.contains(gpa).then_some(span)
@@ -198,12 +189,13 @@ impl GuestMemory {
     #[inline]
     #[must_use]
     pub fn translate(&self, gpa: u64, len: u32) -> Option<Segment> {
-        let span = self.span_of(gpa)?;
-        let offset = gpa - span.gpa;
-        if len == 0 || u64::from(len) > span.size - offset {
-            return None;
+        // Most guests have most of their memory in their last region.
+        if let Some(last) = self.spans.last()
+            && let Some(segment) = last.whole(gpa, len)
+        {
+            return Some(segment);
         }
-        Some(span.segment(offset, len))
+        self.span_of(gpa)?.whole(gpa, len)
     }
 
     /// Appends the mapped pieces of `len` bytes at `gpa` to `out`; they may cross from one region into

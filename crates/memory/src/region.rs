@@ -118,6 +118,14 @@ impl Span {
         gpa.wrapping_sub(self.gpa) < self.size
     }
 
+    /// `len` bytes at `gpa`, if there are any and all lie within the region.
+    #[inline(always)]
+    pub(crate) fn whole(&self, gpa: u64, len: u32) -> Option<Segment> {
+        let offset = gpa.wrapping_sub(self.gpa);
+        let rest = self.size.checked_sub(u64::from(len))?;
+        (offset <= rest && len > 0).then(|| self.segment(offset, len))
+    }
+
     /// The piece at `offset`; the caller has checked that it lies within the region.
     #[inline]
     pub(crate) fn segment(&self, offset: u64, len: u32) -> Segment {

@@ -33,6 +33,8 @@ pub(super) struct Rings {
     avail: Area,
     used: Area,
     size: u16,
+    /// `size - 1`: what is left of an index is a slot.
+    mask: u16,
 }
 
 impl Rings {
@@ -48,12 +50,13 @@ impl Rings {
             avail: Area::resolve(mem, layout.driver, 4 + 2 * size + event, 2)?,
             used: Area::resolve(mem, layout.device, 4 + 8 * size + event, 4)?,
             size: layout.size,
+            mask: layout.size.wrapping_sub(1),
         })
     }
 
     #[inline]
     fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+        usize::from(index & self.mask)
     }
 
     /// Descriptor `at`, fetched once, or `None` when there is none of that number.

@@ -1,0 +1,309 @@
+//! Taking chains from the ring: one by one, or as many as there are.
+
+use memory::Segment;
+
+use super::PackedQueue;
+use super::ring::is_available;
+use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
+use crate::queue::{Chain, Limit, MAX_CHAIN_BYTES, QueueFault, SegRange, Taken};
+
+impl PackedQueue {
+    #[inline]
+    pub(in crate::queue) fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.tracker.is_some()
+            && let Some(chain) = self.take_pending(WRITABLE, segs)?
+        {
+            return Ok(Some(chain.lifted()));
+        }
+        let Some(first) = self.look()? else {
+            return Ok(None);
+        };
+        if self.tracker.is_none()
+            && let Some(segment) = self.plain::<WRITABLE>(&first)
+        {
+            let start = segs.len() as u32;
+            segs.push(segment);
+            self.next.advance(1, self.size);
+            self.in_flight += 1;
+            return Ok(Some(Chain {
+                id: first.link,
+                count: 1,
+                segs: SegRange { start, len: 1 },
+                bytes: first.len,
+            }));
+        }
+        let chain = self.take_long(first, WRITABLE, segs)?;
+        Ok(Some(chain.lifted()))
+    }
+
+    #[inline]
+    pub(in crate::queue) fn take_all<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: impl Fn(&Segment),
+    ) -> Result<(), QueueFault> {
+        let (mut left, mut bytes) = (limit.chains, 0);
+        while left > 0 && bytes < limit.bytes {
+            if self.tracker.is_none() && self.fault.is_none() {
+                let (count, size) =
+                    self.take_plain::<WRITABLE>(into, left, limit.bytes - bytes, &near);
+                (left, bytes) = (left - count, bytes + size);
+                if left == 0 || bytes >= limit.bytes {
+                    return Ok(());
+                }
+            }
+            let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
+                return Ok(());
+            };
+            (left, bytes) = (left - 1, bytes + u64::from(chain.bytes));
+            into.push(chain).map(&near);
+        }
+        Ok(())
+    }
+
+    /// Takes available chains that are one direct descriptor in one region, up to the first that is not, and up
+    /// to the limits. Returns how many, and their bytes.
+    #[inline(always)]
+    fn take_plain<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        most: usize,
+        most_bytes: u64,
+        near: &impl Fn(&Segment),
+    ) -> (usize, u64) {
+        let to_write = WRITABLE || !self.in_order;
+        let most = most.min(usize::from(self.size.saturating_sub(self.in_flight)));
+        let (mut count, mut bytes, mut at) = (0, 0, self.next);
+        self.ring.prefetch_first(at.index, to_write);
+        while count < most && bytes < most_bytes {
+            let flags = self.ring.flags(at.index);
+            if !is_available(flags, at.wrap) {
+                break;
+            }
+            self.ring.prefetch_ahead(at.index, to_write);
+            let desc = self.ring.descriptor(at.index, flags);
+            let Some(segment) = self.plain::<WRITABLE>(&desc) else {
+                break;
+            };
+            near(&segment);
+            into.push_plain(desc.link, segment);
+            bytes += u64::from(segment.len);
+            count += 1;
+            at.advance(1, self.size);
+        }
+        self.next = at;
+        self.in_flight += count as u16;
+        (count, bytes)
+    }
+
+    /// The buffer of a chain that is one direct descriptor in one region.
+    #[inline(always)]
+    fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
+        let flags = if WRITABLE { WRITE } else { 0 };
+        if desc.flags & KIND != flags || desc.link >= self.size || desc.len > MAX_CHAIN_BYTES {
+            return None;
+        }
+        self.mem.translate(desc.addr, desc.len)
+    }
+
+    /// The descriptor at the next slot, if it is available.
+    #[inline]
+    fn look(&mut self) -> Result<Option<Desc>, QueueFault> {
+        let flags = self.ring.flags(self.next.index);
+        if !is_available(flags, self.next.wrap) {
+            return Ok(None);
+        }
+        if self.in_flight >= self.size {
+            return Err(self.stop(QueueFault::IndexJump));
+        }
+        Ok(Some(self.ring.descriptor(self.next.index, flags)))
+    }
+
+    #[inline(never)]
+    fn take_long(
+        &mut self,
+        first: Desc,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Chain, QueueFault> {
+        let mut kept = std::mem::take(&mut self.scratch);
+        let chain = self.walk_ring(first, writable, segs, &mut kept);
+        let chain = chain.and_then(|chain| self.track(chain, segs, &kept));
+        self.scratch = kept;
+        match chain {
+            Ok(chain) => {
+                self.next.advance(chain.count, self.size);
+                self.in_flight += chain.count;
+                Ok(chain)
+            }
+            Err(fault) => Err(self.stop(fault)),
+        }
+    }
+
+    /// Reads the chain that starts with `first` at the next slot. A tracked queue keeps its descriptors.
+    fn walk_ring(
+        &self,
+        first: Desc,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+        kept: &mut Vec<Desc>,
+    ) -> Result<Chain, QueueFault> {
+        let keep = self.tracker.is_some();
+        kept.clear();
+        if keep {
+            kept.push(first);
+        }
+        let mut at = self.next;
+        let limit = self.size - self.in_flight;
+        self.gather(first, limit, writable, segs, || {
+            at.advance(1, self.size);
+            let desc = self.ring.descriptor(at.index, self.ring.flags(at.index));
+            if keep {
+                kept.push(desc);
+            }
+            Some(desc)
+        })
+    }
+
+    fn track(
+        &mut self,
+        chain: Chain,
+        segs: &mut Vec<Segment>,
+        kept: &[Desc],
+    ) -> Result<Chain, QueueFault> {
+        if let Some(tracker) = &mut self.tracker {
+            if tracker.is_live(chain.id) {
+                segs.truncate(chain.segs.start as usize);
+                return Err(QueueFault::OfferedTwice);
+            }
+            tracker.took(kept, chain.id);
+        }
+        Ok(chain)
+    }
+
+    /// Takes the oldest chain that a former process left in flight, from the copies that it kept.
+    #[cold]
+    fn take_pending(
+        &mut self,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        let Some(tracker) = self.tracker.as_deref() else {
+            return Ok(None);
+        };
+        let Some(head) = tracker.pending() else {
+            return Ok(None);
+        };
+        let mut at = head;
+        let first = tracker.desc(head);
+        let chain = self.gather(first, self.size, writable, segs, || {
+            at = tracker.after(head, at)?;
+            Some(tracker.desc(at))
+        });
+        let chain = match chain {
+            Ok(chain) if tracker.is_chain(chain.id, head, at) => chain,
+            Ok(chain) => {
+                segs.truncate(chain.segs.start as usize);
+                return Err(self.stop(QueueFault::InflightCorrupt));
+            }
+            Err(fault) => return Err(self.stop(fault)),
+        };
+        if let Some(tracker) = &mut self.tracker {
+            tracker.took_pending();
+        }
+        Ok(Some(chain))
+    }
+
+    /// Collects one chain; `more` gives its second and later descriptors, of which there are fewer than
+    /// `limit`.
+    fn gather(
+        &self,
+        first: Desc,
+        limit: u16,
+        writable: bool,
+        segs: &mut Vec<Segment>,
+        more: impl FnMut() -> Option<Desc>,
+    ) -> Result<Chain, QueueFault> {
+        let mut gather = Gather::new(&self.mem, segs, writable);
+        let fault = match self.follow(first, limit, &mut gather, more) {
+            Ok((count, id)) if id < self.size => {
+                let (segs, bytes) = gather.finish();
+                return Ok(Chain {
+                    id,
+                    count,
+                    segs,
+                    bytes,
+                });
+            }
+            Ok(_) => QueueFault::IdOutOfRange,
+            Err(fault) => fault,
+        };
+        gather.abandon();
+        Err(fault)
+    }
+
+    /// Walks a chain; returns its slots and its buffer id, which is in the last descriptor.
+    fn follow(
+        &self,
+        first: Desc,
+        limit: u16,
+        gather: &mut Gather<'_>,
+        mut more: impl FnMut() -> Option<Desc>,
+    ) -> Result<(u16, u16), QueueFault> {
+        if first.flags & INDIRECT != 0 {
+            self.follow_table(&first, gather)?;
+            return Ok((1, first.link));
+        }
+        let mut desc = first;
+        for count in 1..=limit {
+            if desc.flags & INDIRECT != 0 {
+                return Err(QueueFault::IndirectWithNext);
+            }
+            gather.add(&desc)?;
+            if desc.flags & NEXT == 0 {
+                return Ok((count, desc.link));
+            }
+            if count < limit {
+                desc = more().ok_or(QueueFault::InflightCorrupt)?;
+            }
+        }
+        Err(if limit == self.size {
+            QueueFault::DescriptorLoop
+        } else {
+            QueueFault::IndexJump
+        })
+    }
+
+    /// All entries of a packed indirect table belong to the chain, in order; of their flags only the
+    /// direction counts (section 2.8.7).
+    fn follow_table(&self, desc: &Desc, gather: &mut Gather<'_>) -> Result<(), QueueFault> {
+        if !self.indirect {
+            return Err(QueueFault::IndirectNotNegotiated);
+        }
+        if desc.flags & NEXT != 0 {
+            return Err(QueueFault::IndirectWithNext);
+        }
+        let table = gather.table(desc)?;
+        for at in 0..table.entries() {
+            let (addr, rest) = table.entry(at)?;
+            let mut entry = Desc::packed(addr, rest);
+            if !gather.is_writable() {
+                // DPDK's driver marks the header of what it sends as writable (seen in 22.11); reading from a
+                // buffer that could be written harms nobody.
+                entry.flags &= !WRITE;
+            }
+            if entry.flags & INDIRECT != 0 {
+                return Err(QueueFault::IndirectNested);
+            }
+            gather.add(&entry)?;
+        }
+        Ok(())
+    }
+}
