@@ -146,6 +146,17 @@ pub struct SwitchFigures {
     pub workers: u16,
 }
 
+impl SwitchFigures {
+    /// Adds what another worker of the same switch has.
+    pub fn add(&mut self, other: &Self) {
+        self.flows += other.flows;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.upcalls += other.upcalls;
+        self.parked += other.parked;
+    }
+}
+
 /// A message of the switch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Report {

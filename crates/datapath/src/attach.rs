@@ -15,7 +15,7 @@ use virtio::vhost_user::{Backend, Connection, Fault, Offer, QueueSetup, Session}
 
 use crate::guest::{GuestPort, GuestQueue};
 use crate::watchdog;
-use crate::worker::WorkerHandle;
+use crate::workers::Workers;
 
 /// Between two attempts to dial.
 const REDIAL: Duration = Duration::from_millis(200);
@@ -55,9 +55,9 @@ fn offer(config: &PortConfig) -> Offer {
     offer
 }
 
-/// The calls of a session, passed on to the worker.
-struct ToWorker<'a> {
-    worker: &'a WorkerHandle,
+/// The calls of a session, passed on to the workers.
+struct ToWorkers<'a> {
+    workers: &'a Workers,
     port: PortId,
     /// The port's name, for the log.
     name: &'a str,
@@ -65,10 +65,10 @@ struct ToWorker<'a> {
     mtu: Option<u16>,
 }
 
-impl<'a> ToWorker<'a> {
-    fn new(worker: &'a WorkerHandle, config: &'a PortConfig) -> Self {
+impl<'a> ToWorkers<'a> {
+    fn new(workers: &'a Workers, config: &'a PortConfig) -> Self {
         Self {
-            worker,
+            workers,
             port: config.id,
             name: &config.name,
             mtu: config.mtu,
@@ -76,18 +76,13 @@ impl<'a> ToWorker<'a> {
     }
 }
 
-impl ToWorker<'_> {
+impl ToWorkers<'_> {
     fn on_port(&self, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
-        let port = self.port;
-        self.worker.call(move |w| {
-            if let Some(guest) = w.switch.port_mut(port) {
-                job(guest);
-            }
-        });
+        self.workers.on_port(self.port, job);
     }
 }
 
-impl Backend for ToWorker<'_> {
+impl Backend for ToWorkers<'_> {
     fn set_memory(&mut self, memory: Option<Arc<GuestMemory>>) {
         if let Some(memory) = memory {
             self.on_port(move |guest| guest.set_memory(&memory));
@@ -112,14 +107,11 @@ impl Backend for ToWorker<'_> {
         };
         let queue = queue.map_err(|fault| fault.to_string())?;
         let queue = GuestQueue::new(queue, kick, call, enabled);
-        let port = self.port;
-        self.worker
-            .call(move |w| w.start_queue(port, index, queue, features))
+        self.workers.start_queue(self.port, index, queue, features)
     }
 
     fn stop_queue(&mut self, index: u16) -> Option<u32> {
-        let port = self.port;
-        self.worker.call(move |w| w.stop_queue(port, index))
+        self.workers.stop_queue(self.port, index)
     }
 
     fn enable_queue(&mut self, index: u16, on: bool) {
@@ -133,7 +125,7 @@ impl Backend for ToWorker<'_> {
     fn signal(&mut self, event: &OwnedFd) {
         // On the worker, which a front end cannot hold up.
         if let Ok(event) = event.try_clone() {
-            self.worker.call(move |_| {
+            self.workers.first(move |_| {
                 let _ = watchdog::ring(&event);
             });
         }
@@ -151,7 +143,7 @@ impl Backend for ToWorker<'_> {
 
     fn send_rarp(&mut self, mac: [u8; 6]) {
         let port = self.port;
-        self.worker.call(move |w| w.announce(port, mac));
+        self.workers.first(move |w| w.announce(port, mac));
     }
 }
 
@@ -217,12 +209,12 @@ impl Attachment {
     }
 
     /// Changes what can change under a running guest; the guest is told.
-    pub fn set_mtu(&mut self, mtu: Option<u16>, worker: &WorkerHandle) {
+    pub fn set_mtu(&mut self, mtu: Option<u16>, workers: &Workers) {
         self.config.mtu = mtu;
         if let Some(open) = &mut self.open {
             open.session.set_mtu(mtu.unwrap_or(1500));
         }
-        let backend = ToWorker::new(worker, &self.config);
+        let backend = ToWorkers::new(workers, &self.config);
         backend.on_port(move |guest| guest.set_mtu(mtu));
     }
 
@@ -284,11 +276,11 @@ impl Attachment {
 
     /// Serves what the front end sent; ends the connection when it broke a rule or left. `true` when the
     /// connection ended.
-    pub fn pump(&mut self, worker: &WorkerHandle) -> bool {
+    pub fn pump(&mut self, workers: &Workers) -> bool {
         let Some(open) = &mut self.open else {
             return false;
         };
-        let mut backend = ToWorker::new(worker, &self.config);
+        let mut backend = ToWorkers::new(workers, &self.config);
         match pump(open, &mut backend) {
             Ok(()) => {
                 let info = open.session.info();
@@ -301,16 +293,16 @@ impl Attachment {
                 false
             }
             Err(fault) => {
-                self.close(Some(fault), worker);
+                self.close(Some(fault), workers);
                 true
             }
         }
     }
 
     /// A queue broke a rule: it is stopped, the session goes on.
-    pub fn queue_failed(&mut self, index: u16, reason: &str, worker: &WorkerHandle) {
+    pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
         tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");
-        let mut backend = ToWorker::new(worker, &self.config);
+        let mut backend = ToWorkers::new(workers, &self.config);
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
             open.session.queue_failed(index, reason, &mut backend);
@@ -319,18 +311,18 @@ impl Attachment {
     }
 
     /// Ends the connection for a reason of ours.
-    pub fn disconnect(&mut self, reason: &str, worker: &WorkerHandle) {
+    pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
         tracing::warn!(port = self.config.name, "disconnected: {reason}");
-        self.close(None, worker);
+        self.close(None, workers);
         self.reason = Some(reason.to_owned());
     }
 
     /// Ends the connection, if there is one; the port waits for the next.
-    pub fn close(&mut self, fault: Option<Fault>, worker: &WorkerHandle) {
+    pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let mut backend = ToWorker::new(worker, &self.config);
+        let mut backend = ToWorkers::new(workers, &self.config);
         open.session.close(&mut backend);
         let mtu = self.config.mtu;
         backend.on_port(move |guest| guest.set_mtu(mtu));
@@ -411,7 +403,7 @@ impl Attachment {
     }
 }
 
-fn pump(open: &mut Open, backend: &mut ToWorker<'_>) -> Result<(), Fault> {
+fn pump(open: &mut Open, backend: &mut ToWorkers<'_>) -> Result<(), Fault> {
     if !open.connection.flush()? {
         return Ok(());
     }

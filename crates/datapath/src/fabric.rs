@@ -176,9 +176,19 @@ impl<P: Port> Fabric<P> {
         done
     }
 
-    /// Notes that a receiver's queue pair waits for a flush.
+    /// Gets hold of a receiver's queue pair, until the flush. Who waits for another worker holds nothing: what was
+    /// delivered so far is flushed before.
     #[inline]
     fn touch(&mut self, to: PortId, pair: u16) {
+        let Some(slot) = self.slot(to) else {
+            return;
+        };
+        if slot.unflushed & 1 << pair == 0 && !slot.port.hold(pair, false) {
+            self.flush();
+            if let Some(slot) = self.slot(to) {
+                slot.port.hold(pair, true);
+            }
+        }
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -241,6 +251,10 @@ impl<P: Port> Fabric<P> {
         } else {
             (spread(frame.headers.as_slice(), frame.payload.len()) % u64::from(pairs)) as u16
         };
+        self.touch(to, pair);
+        let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
         let mut offload = frame.offload;
         if let Some(vid) = tag {
             frame.headers.push_vlan(priority.with_vid(vid));
@@ -252,10 +266,6 @@ impl<P: Port> Fabric<P> {
             offload,
         };
         let link_header = ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 };
-        if slot.unflushed == 0 {
-            self.touched.push(to);
-        }
-        slot.unflushed |= 1 << pair;
         if offload::fits(&slot.port, &out, link_header) {
             match slot.port.deliver(pair, &out) {
                 Ok(()) => {
@@ -288,6 +298,7 @@ impl<P: Port> Fabric<P> {
                 slot.unflushed &= slot.unflushed - 1;
                 slot.port.flush(pair);
             }
+            slot.expected = 0;
             self.counters
                 .add_to(id, std::mem::take(&mut slot.delivered));
         }

@@ -19,6 +19,7 @@ use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
 
 use self::kicks::Kicks;
+use crate::lane::Lane;
 use crate::watchdog::{self, Blocked};
 
 const HEADER: u32 = net::LEN as u32;
@@ -79,6 +80,23 @@ impl GuestQueue {
         }
     }
 
+    /// Gets ready to be served; `to_guest`: it takes frames to the guest.
+    pub fn begin(&mut self, to_guest: bool) {
+        if to_guest {
+            // Nobody waits for receive buffers: a frame without one is dropped. Spares the guest the exits.
+            self.queue.set_kicks(false);
+        }
+        self.kicks = Kicks::since(Instant::now());
+        // Whoever served this queue before may have ended between its last buffers and the notification.
+        self.notify();
+    }
+
+    /// Ends its service. Its position, with which the guest's next back end goes on.
+    pub fn end(&mut self) -> u32 {
+        self.give_back();
+        self.queue.position()
+    }
+
     fn usable(&self) -> bool {
         self.enabled && self.fault.is_none()
     }
@@ -113,7 +131,7 @@ impl GuestQueue {
 #[derive(Debug)]
 pub struct GuestPort {
     /// By vhost-user index.
-    queues: Vec<Option<GuestQueue>>,
+    queues: Vec<Option<Lane<GuestQueue>>>,
     features: Features,
     accepts: Accepts,
     /// A frame may be spread over several receive buffers.
@@ -142,19 +160,12 @@ impl GuestPort {
         self.mtu = u32::from(mtu.unwrap_or(u16::MAX));
     }
 
-    /// Puts a queue into service; `features` are the negotiated ones.
-    pub fn start(&mut self, index: u16, mut queue: GuestQueue, features: Features) {
-        if index.is_multiple_of(2) {
-            // Nobody waits for receive buffers: a frame without one is dropped. Spares the guest the exits.
-            queue.queue.set_kicks(false);
-        }
+    /// Puts a queue into service, for every worker that gets a lane to it; `features` are the negotiated ones.
+    pub fn start(&mut self, index: u16, queue: Lane<GuestQueue>, features: Features) {
         let index = usize::from(index);
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
-        queue.kicks = Kicks::since(Instant::now());
-        // Whoever served this queue before may have ended between its last buffers and the notification.
-        queue.notify();
         self.features = features;
         self.accepts = header::accepts(features);
         self.merge = features.contains(Features::NET_MRG_RXBUF);
@@ -162,97 +173,108 @@ impl GuestPort {
         self.count_pairs();
     }
 
-    /// Takes a queue out of service. Its position, with which the guest's next back end goes on.
-    pub fn stop(&mut self, index: u16) -> Option<u32> {
-        let mut queue = self.queues.get_mut(usize::from(index))?.take()?;
-        queue.give_back();
+    /// Takes a queue out of service here. What the last worker that had it gets is the queue's own.
+    pub fn stop(&mut self, index: u16) -> Option<Lane<GuestQueue>> {
+        let queue = self.queues.get_mut(usize::from(index))?.take();
         self.count_pairs();
-        Some(queue.queue.position())
+        queue
     }
 
-    /// Enables or disables a running queue.
+    /// Enables or disables a running queue. Other workers have to [`GuestPort::count_pairs`] then.
     pub fn enable(&mut self, index: u16, on: bool) {
-        if let Some(queue) = self.queue_mut(index) {
-            queue.enabled = on;
-        }
+        self.with_queue(index, |queue| queue.enabled = on);
         self.count_pairs();
     }
 
     /// Changes how the guest is notified.
     pub fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        if let Some(queue) = self.queue_mut(index) {
+        self.with_queue(index, |queue| {
             queue.call = call;
             // What was written to the former descriptor may have come too late for the front end to see.
             queue.notify();
-        }
+        });
     }
 
-    /// A new snapshot of guest memory for all running queues.
+    /// A new snapshot of guest memory for all running queues. Other workers have to
+    /// [`GuestPort::count_pairs`] then.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         for queue in self.queues.iter_mut().flatten() {
-            if let Err(fault) = queue.queue.set_memory(Arc::clone(memory)) {
-                queue.fault = Some(fault.into());
-            }
+            queue.with(|queue| {
+                if let Err(fault) = queue.queue.set_memory(Arc::clone(memory)) {
+                    queue.fault = Some(fault.into());
+                }
+            });
         }
         self.count_pairs();
     }
 
-    /// The descriptor to wait on for a running queue.
-    #[must_use]
-    pub fn kick(&self, index: u16) -> Option<BorrowedFd<'_>> {
-        let queue = self.queues.get(usize::from(index))?.as_ref()?;
-        Some(queue.kick.as_fd())
+    /// Does something with the descriptor that a running queue's kicks come by.
+    pub fn with_kick<R>(&mut self, index: u16, job: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.with_queue(index, |queue| job(queue.kick.as_fd()))
     }
 
     /// The guest has kicked `pair`. One that does so without ever having shown a buffer, to send or to
     /// receive, writes to memory that is not ours: it is not shared.
     pub fn note_kick(&mut self, pair: u16) {
-        let shown =
-            |queue: &mut Option<GuestQueue>| queue.as_mut().is_some_and(GuestQueue::shows_buffers);
-        let pair = self.queues.get_mut(to_guest(pair)..=from_guest(pair));
-        let Some([to, from]) = pair else {
-            return;
+        let [to, from] = [2 * pair, 2 * pair + 1];
+        let silent = |queue: &mut GuestQueue| !queue.shows_buffers();
+        let by_guest = |queue: &mut GuestQueue| {
+            !queue.used && queue.kicks.note(Instant::now()) && silent(queue)
         };
-        let by_guest = from
-            .as_mut()
-            .is_some_and(|q| !q.used && q.kicks.note(Instant::now()));
-        if by_guest
-            && !shown(from)
-            && !shown(to)
-            && let Some(from) = from
+        if self.with_queue(from, by_guest) == Some(true)
+            && self.with_queue(to, silent).unwrap_or(true)
         {
-            from.fault = Some(GuestFault::NotShared);
+            self.with_queue(from, |queue| queue.fault = Some(GuestFault::NotShared));
         }
     }
 
-    /// Whether the VMM took guest memory away under a queue.
-    #[must_use]
-    pub fn lost_memory(&self) -> bool {
-        let lost = |q: &GuestQueue| q.queue.memory().is_lost();
-        self.queues.iter().flatten().any(lost)
+    /// Whether the VMM took guest memory away under a queue. Queues that another worker is busy with are left
+    /// out; it will look itself.
+    pub fn lost_memory(&mut self) -> bool {
+        self.queues
+            .iter_mut()
+            .flatten()
+            .any(|queue| queue.try_with(|queue| queue.queue.memory().is_lost()) == Some(true))
     }
 
-    /// The next queue whose guest broke a rule, and how; once for each.
+    /// The next queue whose guest broke a rule, and how; once for each. Queues that another worker is busy with
+    /// are left out.
     pub fn take_fault(&mut self) -> Option<(u16, GuestFault)> {
-        let at = self
-            .queues
-            .iter()
-            .position(|q| q.as_ref().is_some_and(|q| q.fault.is_some() && !q.reported))?;
-        let queue = self.queues[at].as_mut()?;
-        queue.reported = true;
-        let fault = queue.fault?;
-        self.count_pairs();
-        Some((at as u16, fault))
+        let mut queues = self.queues.iter_mut().enumerate();
+        let found = queues.find_map(|(at, queue)| {
+            let fault = queue.as_mut()?.try_with(|queue| {
+                let new = !std::mem::replace(&mut queue.reported, queue.fault.is_some());
+                queue.fault.filter(|_| new)
+            })??;
+            Some((at as u16, fault))
+        });
+        if found.is_some() {
+            self.count_pairs();
+        }
+        found
     }
 
-    fn queue_mut(&mut self, index: u16) -> Option<&mut GuestQueue> {
-        self.queues.get_mut(usize::from(index))?.as_mut()
+    /// The queue to the guest of a pair that is held, if it can be used.
+    #[inline(always)]
+    fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
+        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        lane.held().filter(|queue| queue.usable())
     }
 
-    fn count_pairs(&mut self) {
-        let usable = |q: &&Option<GuestQueue>| q.as_ref().is_some_and(GuestQueue::usable);
-        let pairs = self.queues.iter().step_by(2).take_while(usable).count();
-        self.usable_pairs = pairs as u16;
+    fn with_queue<R>(&mut self, index: u16, job: impl FnOnce(&mut GuestQueue) -> R) -> Option<R> {
+        let queue = self.queues.get_mut(usize::from(index))?.as_mut()?;
+        Some(queue.with(job))
+    }
+
+    /// Looks which pairs frames can go to; to be called on every worker when a queue changed.
+    pub fn count_pairs(&mut self) {
+        let queues = self.queues.iter_mut().step_by(2);
+        let usable = |queue: &mut Option<Lane<GuestQueue>>| {
+            queue
+                .as_mut()
+                .is_some_and(|queue| queue.with(|queue| queue.usable()))
+        };
+        self.usable_pairs = queues.map(usable).take_while(|usable| *usable).count() as u16;
     }
 }
 
@@ -279,21 +301,36 @@ impl Port for GuestPort {
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         let features = self.features;
-        if let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) {
-            queue.lease(features, batch);
+        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
+            lane.hold();
+            if let Some(queue) = lane.held() {
+                queue.lease(features, batch);
+            }
         }
     }
 
     fn release(&mut self, pair: u16) {
-        if let Some(Some(queue)) = self.queues.get_mut(from_guest(pair)) {
-            queue.end_leases();
+        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lane.held() {
+                queue.end_leases();
+            }
+            lane.let_go();
+        }
+    }
+
+    fn hold(&mut self, pair: u16, wait: bool) -> bool {
+        match self.queues.get_mut(to_guest(pair)) {
+            Some(Some(lane)) if wait => {
+                lane.hold();
+                true
+            }
+            Some(Some(lane)) => lane.try_hold(),
+            _ => true,
         }
     }
 
     fn expect(&mut self, pair: u16, frames: usize) {
-        if let Some(Some(queue)) = self.queues.get_mut(to_guest(pair))
-            && queue.usable()
-        {
+        if let Some(queue) = self.receiver(pair) {
             queue.expect(frames);
         }
     }
@@ -301,23 +338,24 @@ impl Port for GuestPort {
     #[inline(always)]
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let merge = self.merge;
-        match self.queues.get_mut(to_guest(pair)) {
-            Some(Some(queue)) if queue.usable() => queue.fill(frame, merge),
-            _ => Err(DropReason::ReceiverDown),
+        match self.receiver(pair) {
+            Some(queue) => queue.fill(frame, merge),
+            None => Err(DropReason::ReceiverDown),
         }
     }
 
     fn flush(&mut self, pair: u16) {
-        if let Some(Some(queue)) = self.queues.get_mut(to_guest(pair)) {
-            queue.give_back();
-            queue.publish_and_notify();
+        if let Some(Some(lane)) = self.queues.get_mut(to_guest(pair)) {
+            if let Some(queue) = lane.held() {
+                queue.give_back();
+                queue.publish_and_notify();
+            }
+            lane.let_go();
         }
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {
-        match self.queues.get_mut(from_guest(pair)) {
-            Some(Some(queue)) if queue.fault.is_none() => queue.queue.set_kicks(on),
-            _ => false,
-        }
+        let arm = |queue: &mut GuestQueue| queue.fault.is_none() && queue.queue.set_kicks(on);
+        self.with_queue(from_guest(pair) as u16, arm) == Some(true)
     }
 }

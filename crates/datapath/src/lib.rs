@@ -3,11 +3,13 @@
 //! ```text
 //! process   main of the process, and the thread that speaks with supervisor, control and front ends
 //! attach    one port's socket, connection and vhost-user session
-//! worker    the thread that owns all queues: polls, sleeps, drains messages and answers
+//! workers   all workers: who serves which queue pair
+//! worker    a thread that serves queue pairs: polls, sleeps, drains messages and answers
 //! poll      when the worker sleeps (no clock, no threads)
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
 //! fabric    the ports, and delivery of frames to others
+//! lane      a queue that several workers use, one at a time
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
 //! replay    what the instruction counts are taken of
@@ -20,6 +22,7 @@ pub mod attach;
 mod fabric;
 pub mod flow_table;
 pub mod guest;
+pub mod lane;
 pub mod offload;
 pub mod parking;
 pub mod poll;
@@ -29,6 +32,7 @@ mod runs;
 pub mod switch;
 pub mod watchdog;
 pub mod worker;
+pub mod workers;
 
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,15 @@ pub struct Parking {
 }
 
 impl Parking {
+    /// Nothing waits, and questions are numbered from `first` on.
+    #[must_use]
+    pub fn numbered_from(first: u64) -> Self {
+        Self {
+            next_id: first,
+            ..Self::default()
+        }
+    }
+
     /// Frames that wait now.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -18,9 +18,11 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::attach::Attachment;
 use crate::guest::GuestPort;
-use crate::switch::Switch;
-use crate::worker::{self, Notice, Notices, WorkerHandle};
+use crate::worker::{Notice, Notices, Worker};
+use crate::workers::Workers;
 
+/// Between two looks at the workers' loads.
+const BALANCE: Duration = Duration::from_secs(1);
 /// After a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -66,7 +68,9 @@ struct Process {
     supervisor: SupervisorLink,
     control: Option<ControlLink>,
     notices: Notices,
-    worker: WorkerHandle,
+    workers: Workers,
+    /// When the workers' loads were looked at last.
+    balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
     stop: bool,
 }
@@ -86,7 +90,8 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
     };
     supervisor.set_nonblocking()?;
     memory::survive_truncation()?;
-    let (worker, notices) = worker::spawn(Switch::new(counters, random_seed()?), settings.poll)?;
+    let (workers, notices) =
+        Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -100,7 +105,8 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         supervisor,
         control: None,
         notices,
-        worker,
+        workers,
+        balanced: Instant::now(),
         ports: BTreeMap::new(),
         stop: false,
     };
@@ -120,7 +126,9 @@ fn random_seed() -> io::Result<u64> {
 impl Process {
     fn turn(&mut self) -> io::Result<()> {
         self.dial_due();
-        let timeout = self.next_dial().map(|at| {
+        self.balance_due();
+        let next = [self.next_dial(), self.next_balance()];
+        let timeout = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
             Timespec {
@@ -182,7 +190,7 @@ impl Process {
     fn drop_control(&mut self) {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
-            self.worker.call(|w| w.drop_control());
+            self.workers.first(|w| w.drop_control());
         }
     }
 
@@ -223,13 +231,14 @@ impl Process {
         match order {
             Order::Adopt => self.adopt().map_err(|e| e.to_string()),
             Order::Program(program) => {
-                self.worker.call(move |w| w.switch.set_program(program));
+                self.workers
+                    .each(move |w| w.switch.set_program(program.clone()));
                 Ok(())
             }
             Order::AddPort(config) => self.add_port(config, fds.pop()),
             Order::SetPort(config) => {
                 let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
-                port.set_mtu(config.mtu, &self.worker);
+                port.set_mtu(config.mtu, &self.workers);
                 Ok(())
             }
             Order::RemovePort(id) => self.remove_port(id),
@@ -249,7 +258,7 @@ impl Process {
         let region = shared::Region::create()?;
         let copy = region.try_clone()?;
         let (upcalls, answers) = region.switch_ends()?;
-        let epoch = self.worker.call(|w| w.switch.program().epoch());
+        let epoch = self.workers.first(|w| w.switch.program().epoch());
         let adopted = Report::Adopted {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
@@ -261,29 +270,40 @@ impl Process {
         ];
         self.report(&adopted, &fds);
         self.report_flows();
-        self.worker.call(move |w| w.set_control(upcalls, answers))
+        self.workers
+            .first(move |w| w.set_control(upcalls, answers))?;
+        self.workers.each(|w| w.ask_again());
+        Ok(())
     }
 
+    /// Tells all flows. Those of a port whose queues several workers serve are told by each that has them.
     fn report_flows(&mut self) {
-        let mut next = Some(0);
-        while let Some(at) = next {
-            let (flows, then) = self
-                .worker
-                .call(move |w| w.switch.flow_records(at, w.now()));
-            if !flows.is_empty() {
-                self.report(&Report::Flows(flows), &[]);
+        let mut next = vec![Some(0); self.workers.count()];
+        while next.iter().any(Option::is_some) {
+            for (number, place) in next.iter_mut().enumerate() {
+                let Some(at) = *place else {
+                    continue;
+                };
+                let records = move |w: &mut Worker| w.switch.flow_records(at, w.now());
+                let (flows, then) = self.workers.on(number, records);
+                *place = then;
+                if !flows.is_empty() {
+                    self.report(&Report::Flows(flows), &[]);
+                }
             }
-            next = then;
         }
     }
 
     fn report_ports(&mut self) {
-        let figures = SwitchFigures {
-            workers: 1,
-            ..self.worker.call(|w| w.switch.figures())
+        let mut all = SwitchFigures {
+            workers: self.workers.count() as u16,
+            ..SwitchFigures::default()
         };
+        for one in self.workers.each(|w| w.switch.figures()) {
+            all.add(&one);
+        }
         let states = self.ports.values().map(Attachment::state).collect();
-        self.report(&Report::PortStates(states, figures), &[]);
+        self.report(&Report::PortStates(states, all), &[]);
     }
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
@@ -296,8 +316,9 @@ impl Process {
             let token = Token::Listener(id).encode();
             epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
         }
-        let guest = GuestPort::new(config.mtu);
-        self.worker.call(move |w| w.switch.add_port(id, guest));
+        let mtu = config.mtu;
+        self.workers
+            .each(move |w| w.switch.add_port(id, GuestPort::new(mtu)));
         self.ports.insert(id, Attachment::new(config, listener));
         Ok(())
     }
@@ -310,8 +331,8 @@ impl Process {
         if let Some(listener) = port.listener() {
             let _ = epoll::delete(&self.epoll, listener);
         }
-        port.close(None, &self.worker);
-        self.worker.call(move |w| w.switch.remove_port(id));
+        port.close(None, &self.workers);
+        self.workers.each(move |w| w.switch.remove_port(id));
         Ok(())
     }
 
@@ -322,12 +343,14 @@ impl Process {
             if let Some(port) = self.ports.get_mut(&id) {
                 match notice {
                     Notice::QueueFault(_, queue, fault) => {
-                        port.queue_failed(queue, &fault.to_string(), &self.worker);
+                        port.queue_failed(queue, &fault.to_string(), &self.workers);
                     }
+                    // Every worker that finds out says so.
+                    Notice::MemoryLost(_) if port.socket().is_none() => {}
                     Notice::MemoryLost(_) => {
                         port.disconnect(
                             "guest memory was taken away (its file was cut off)",
-                            &self.worker,
+                            &self.workers,
                         );
                     }
                 }
@@ -403,7 +426,7 @@ impl Process {
             return;
         };
         // A socket that is closed leaves the epoll set by itself.
-        if !port.pump(&self.worker)
+        if !port.pump(&self.workers)
             && let Some((socket, wants_write)) = port.socket()
         {
             let flags = if wants_write {
@@ -415,6 +438,19 @@ impl Process {
             let _ = epoll::modify(&self.epoll, socket, token, flags);
         }
         self.report_phase(id);
+    }
+
+    /// When the load is to be looked at; `None` where there is nothing to balance.
+    fn next_balance(&self) -> Option<Instant> {
+        (self.workers.count() > 1 && self.ports.len() > 1).then(|| self.balanced + BALANCE)
+    }
+
+    fn balance_due(&mut self) {
+        let now = Instant::now();
+        if self.next_balance().is_some_and(|at| at <= now) {
+            self.balanced = now;
+            self.workers.balance();
+        }
     }
 
     fn next_dial(&self) -> Option<Instant> {
@@ -437,7 +473,7 @@ impl Process {
 
     fn close_all(&mut self) {
         for port in self.ports.values_mut() {
-            port.close(None, &self.worker);
+            port.close(None, &self.workers);
         }
     }
 }

@@ -35,6 +35,11 @@ const FLOW_IDLE_MS: u32 = 120_000;
 /// Flows that are looked at in one sweep, so that none holds up frames.
 const FLOWS_PER_SWEEP: usize = 1024;
 
+/// Above an upcall's own number is that of the switch that asks.
+const ASKER_SHIFT: u32 = 56;
+/// Bytes that cost about as much to copy as a frame costs otherwise.
+const BYTES_PER_LOAD: u64 = 512;
+
 /// Where upcalls go; the ring to control, or a test's list.
 pub trait UpcallSink {
     /// Sends one; `false` when there is no room or nobody there. It is asked again later.
@@ -51,6 +56,7 @@ pub struct Switch<P> {
     trains: Vec<Train>,
     runs: Vec<Run>,
     figures: SwitchFigures,
+    load: u64,
 }
 
 impl<P: Port> Switch<P> {
@@ -65,7 +71,30 @@ impl<P: Port> Switch<P> {
             trains: Vec::with_capacity(BATCH),
             runs: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
+            load: 0,
         }
+    }
+
+    /// As [`Switch::new`], one of several: its questions are told from theirs by `number`, see
+    /// [`Switch::asker`].
+    #[must_use]
+    pub fn numbered(counters: Counters, seed: u64, number: u8) -> Self {
+        Self {
+            parking: Parking::numbered_from(u64::from(number) << ASKER_SHIFT),
+            ..Self::new(counters, seed)
+        }
+    }
+
+    /// The number of the switch that asked this question.
+    #[must_use]
+    pub fn asker(upcall: u64) -> usize {
+        (upcall >> ASKER_SHIFT) as usize
+    }
+
+    /// What the last batch cost: its frames, and for long ones their bytes.
+    #[must_use]
+    pub fn last_load(&self) -> u64 {
+        self.load
     }
 
     /// Adds a port under a new id, with its counters at zero.
@@ -134,9 +163,12 @@ impl<P: Port> Switch<P> {
         });
         slot.port.take(pair, &mut self.batch);
         if self.batch.is_untouched() {
+            slot.port.release(pair);
             return false;
         }
-        self.fabric.counters.add_from(id, self.batch.taken());
+        let taken = self.batch.taken();
+        self.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
+        self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.batch.drops() {
             self.fabric.counters.add_drops(id, reason, frames);
         }
@@ -368,10 +400,13 @@ impl<P: Port> Switch<P> {
 
 impl Switch<crate::guest::GuestPort> {
     /// Ports whose VMM took guest memory away.
-    pub fn ports_without_memory(&self) -> Vec<PortId> {
-        let slots = self.fabric.slots.iter().enumerate();
-        let lost = slots.filter(|(_, s)| s.as_ref().is_some_and(|s| s.port.lost_memory()));
-        lost.map(|(id, _)| PortId(id as u32)).collect()
+    pub fn ports_without_memory(&mut self) -> Vec<PortId> {
+        let slots = self.fabric.slots.iter_mut().enumerate();
+        let lost = slots.filter_map(|(id, slot)| {
+            let lost = slot.as_mut()?.port.lost_memory();
+            lost.then_some(PortId(id as u32))
+        });
+        lost.collect()
     }
 
     /// Queues whose guests broke a rule since the last call: port, queue index, and how.

@@ -1,4 +1,4 @@
-//! The thread that owns every queue and every table.
+//! The thread that serves queues: one, or several side by side (see `workers`).
 //!
 //! ```text
 //! loop:  inbox      run what the session thread asks for
@@ -17,30 +17,33 @@
 
 mod active;
 mod handle;
+mod rings;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::records::{Answer, Upcall};
+use channel::records::Answer;
 use channel::shared;
 use channel::supervision::Poll;
 use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::time::{ClockId, clock_gettime};
-use virtio::features::Features;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
-use crate::guest::{GuestPort, GuestQueue};
+use crate::guest::GuestPort;
 use crate::poll::{Next, Patience};
-use crate::switch::{Switch, UpcallSink};
+use crate::switch::Switch;
 use crate::watchdog;
 use active::ActivePairs;
 use handle::{Job, bell, ring};
 pub use handle::{Notice, Notices, WorkerHandle};
+use rings::ControlRings;
 
 /// Between two ticks while frames flow or wait.
 const TICK: Duration = Duration::from_millis(20);
@@ -64,36 +67,25 @@ const SLEEPS_PER_MEASUREMENT: u32 = 16;
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
 
-/// The rings to control, if there is one.
-#[derive(Debug, Default)]
-struct ControlRings {
-    upcalls: Option<shared::Sender>,
-    answers: Option<shared::Receiver>,
-    /// Something was sent since the bell was rung.
-    unrung: bool,
-}
-
-impl UpcallSink for ControlRings {
-    fn send(&mut self, upcall: &Upcall) -> bool {
-        let sent = self.upcalls.as_mut().is_some_and(|ring| ring.send(upcall));
-        self.unrung |= sent;
-        sent
-    }
-}
-
 /// See the module.
 pub struct Worker {
     /// The ports and tables.
     pub switch: Switch<GuestPort>,
     control: ControlRings,
+    /// Its place among all workers.
+    number: usize,
+    /// All workers, where there are several.
+    all: Vec<WorkerHandle>,
+    /// What was done for which pair, where there are several workers.
+    loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
     patience: Patience,
     sleeps: u32,
     epoll: OwnedFd,
     inbox: Inbox<Job>,
-    inbox_bell: std::sync::Arc<OwnedFd>,
+    inbox_bell: Arc<OwnedFd>,
     notices: Outbox<Notice>,
-    notices_bell: std::sync::Arc<OwnedFd>,
+    notices_bell: Arc<OwnedFd>,
     started: Instant,
     last_tick: Instant,
     last_ask: Instant,
@@ -111,27 +103,51 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Starts the worker's thread; `poll` says whether it may sleep.
+/// Starts a thread for each switch; `poll` says whether they may sleep. The first one hears control.
 ///
 /// # Errors
 /// The system's refusal of a descriptor or a thread.
-pub fn spawn(switch: Switch<GuestPort>, poll: Poll) -> io::Result<(WorkerHandle, Notices)> {
-    let (jobs, inbox) = mpsc::channel();
+pub fn spawn_all(
+    switches: Vec<Switch<GuestPort>>,
+    poll: Poll,
+) -> io::Result<(Vec<WorkerHandle>, Notices)> {
     let (notices, notices_out) = mpsc::channel();
-    let (inbox_bell, notices_bell) = (bell()?, bell()?);
-    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(
-        &epoll,
-        &*inbox_bell,
-        EventData::new_u64(TOKEN_INBOX),
-        EventFlags::IN,
-    )?;
-    let handle = WorkerHandle::new(jobs, inbox_bell.clone());
+    let notices_bell = bell()?;
     let receiver = Notices::new(notices_out, notices_bell.clone());
+    let upcalls = Arc::default();
+    let mut handles = Vec::new();
+    for switch in switches {
+        let notify = (notices.clone(), notices_bell.clone());
+        handles.push(spawn(switch, poll, Arc::clone(&upcalls), notify)?);
+    }
+    if handles.len() > 1 {
+        for (number, worker) in handles.iter().enumerate() {
+            let all = handles.clone();
+            worker.call(move |w| (w.number, w.all) = (number, all));
+        }
+    }
+    Ok((handles, receiver))
+}
+
+fn spawn(
+    switch: Switch<GuestPort>,
+    poll: Poll,
+    upcalls: Arc<Mutex<Option<shared::Sender>>>,
+    (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
+) -> io::Result<WorkerHandle> {
+    let (jobs, inbox) = mpsc::channel();
+    let inbox_bell = bell()?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let token = EventData::new_u64(TOKEN_INBOX);
+    epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;
+    let handle = WorkerHandle::new(jobs, inbox_bell.clone());
     let now = Instant::now();
     let mut worker = Worker {
         switch,
-        control: ControlRings::default(),
+        control: ControlRings::asking_by(upcalls),
+        number: 0,
+        all: Vec::new(),
+        loads: BTreeMap::new(),
         active: ActivePairs::default(),
         patience: Patience::new(poll),
         sleeps: 0,
@@ -153,7 +169,7 @@ pub fn spawn(switch: Switch<GuestPort>, poll: Poll) -> io::Result<(WorkerHandle,
             }
             while worker.pass() {}
         })?;
-    Ok((handle, receiver))
+    Ok(handle)
 }
 
 impl Worker {
@@ -163,7 +179,7 @@ impl Worker {
         millis(self.started.elapsed())
     }
 
-    /// Connects a new control process, and asks it everything that is open.
+    /// Connects a new control process. The first worker does it for all; then each can [`Worker::ask_again`].
     ///
     /// # Errors
     /// The answers' bell cannot be waited for.
@@ -175,10 +191,15 @@ impl Worker {
         self.drop_control();
         let token = EventData::new_u64(TOKEN_ANSWERS);
         epoll::add(&self.epoll, &answers, token, EventFlags::IN)?;
-        self.control.upcalls = Some(upcalls);
+        *self.control.upcalls() = Some(upcalls);
         self.control.answers = Some(answers);
-        self.switch.ask_again(&mut self.control);
         Ok(())
+    }
+
+    /// Asks control everything that is open.
+    pub fn ask_again(&mut self) {
+        self.switch.ask_again(&mut self.control);
+        self.control.ring_bell();
     }
 
     /// Control is gone; questions wait for the next one.
@@ -186,49 +207,40 @@ impl Worker {
         if let Some(answers) = self.control.answers.take() {
             let _ = epoll::delete(&self.epoll, &answers);
         }
-        self.control.upcalls = None;
+        *self.control.upcalls() = None;
     }
 
-    /// Puts a port's queue into service.
+    /// Serves a port's queue pair from now on, alone.
     ///
     /// # Errors
-    /// There is no such port, or its kicks cannot be waited for.
-    pub fn start_queue(
-        &mut self,
-        port: PortId,
-        index: u16,
-        queue: GuestQueue,
-        features: Features,
-    ) -> Result<(), String> {
-        let guest = self.switch.port_mut(port).ok_or("the port is gone")?;
-        guest.start(index, queue, features);
-        if index.is_multiple_of(2) {
-            return Ok(());
-        }
-        let pair = index / 2;
-        if let Some(kick) = guest.kick(index) {
-            let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
-            // Edge-triggered: the counter need not be read, and a burst of kicks is one event.
-            let flags = EventFlags::IN | EventFlags::ET;
-            if let Err(error) = epoll::add(&self.epoll, kick, token, flags) {
-                guest.stop(index);
-                return Err(format!("the kick descriptor cannot be waited for: {error}"));
-            }
+    /// Its kicks cannot be waited for.
+    pub fn serve_pair(&mut self, port: PortId, pair: u16) -> Result<(), String> {
+        let token = EventData::new_u64(u64::from(port.0) << 32 | u64::from(pair));
+        // Edge-triggered: the counter need not be read, and a burst of kicks is one event.
+        let flags = EventFlags::IN | EventFlags::ET;
+        let epoll = &self.epoll;
+        if let Some(guest) = self.switch.port_mut(port)
+            && let Some(Err(error)) =
+                guest.with_kick(2 * pair + 1, |kick| epoll::add(epoll, kick, token, flags))
+        {
+            return Err(format!("the kick descriptor cannot be waited for: {error}"));
         }
         self.activate(port, pair);
         Ok(())
     }
 
-    /// Takes a port's queue out of service; its position.
-    pub fn stop_queue(&mut self, port: PortId, index: u16) -> Option<u32> {
-        let guest = self.switch.port_mut(port)?;
-        if let Some(kick) = guest.kick(index) {
-            let _ = epoll::delete(&self.epoll, kick);
+    /// Serves a port's queue pair no more.
+    pub fn leave_pair(&mut self, port: PortId, pair: u16) {
+        let epoll = &self.epoll;
+        if let Some(guest) = self.switch.port_mut(port) {
+            let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
-        if !index.is_multiple_of(2) {
-            self.active.remove(port, index / 2);
-        }
-        guest.stop(index)
+        self.active.remove(port, pair);
+    }
+
+    /// What was done for which pair since the last call: frames, and for long ones their bytes.
+    pub fn take_loads(&mut self) -> Vec<((PortId, u16), u64)> {
+        std::mem::take(&mut self.loads).into_iter().collect()
     }
 
     /// Broadcasts in a guest's name that it is here now (`VHOST_USER_SEND_RARP`): a reverse ARP request,
@@ -257,11 +269,7 @@ impl Worker {
         }
         self.follow_answers();
         self.serve();
-        if std::mem::take(&mut self.control.unrung)
-            && let Some(upcalls) = &mut self.control.upcalls
-        {
-            upcalls.ring_bell();
-        }
+        self.control.ring_bell();
         if self.last_tick.elapsed() >= TICK {
             self.tick();
         }
@@ -285,10 +293,7 @@ impl Worker {
                 return;
             };
             match ring.recv::<Answer>() {
-                Ok(Some(answer)) => {
-                    let now = self.started.elapsed().as_millis() as u64;
-                    self.switch.answer(answer, now);
-                }
+                Ok(Some(answer)) => self.pass_on(answer),
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!("control's answers make no sense: {error}");
@@ -297,6 +302,30 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Gives an answer to the worker that asked, and one that nobody asked for to all.
+    fn pass_on(&mut self, answer: Answer) {
+        let asked = match &answer {
+            Answer::Install { upcall, .. } => *upcall,
+            Answer::Once { upcall, .. } => Some(*upcall),
+            Answer::Remove { .. } => None,
+        };
+        let asker = asked.map(Switch::<GuestPort>::asker);
+        for (number, worker) in self.all.iter().enumerate() {
+            if number != self.number && asker.is_none_or(|asker| asker == number) {
+                let answer = answer.clone();
+                worker.post(move |w| w.follow(answer));
+            }
+        }
+        if asker.is_none_or(|asker| asker == self.number) {
+            self.follow(answer);
+        }
+    }
+
+    fn follow(&mut self, answer: Answer) {
+        let now = self.now();
+        self.switch.answer(answer, now);
     }
 
     /// Serves the active pairs until it is time to look for kicks, or to sleep.
@@ -334,6 +363,9 @@ impl Worker {
             if self.switch.serve(port, pair, now, &mut self.control) {
                 found = true;
                 self.active.had_frames(at);
+                if !self.all.is_empty() {
+                    *self.loads.entry((port, pair)).or_default() += self.switch.last_load();
+                }
             } else if self.active.is_quiet(at)
                 && !self.patience.is_endless()
                 && !self.keep_awake(port, pair)
@@ -384,10 +416,7 @@ impl Worker {
         self.look_for_lost_memory();
         if self.switch.has_parked() && self.last_ask.elapsed() >= ASK_AGAIN {
             self.last_ask = Instant::now();
-            self.switch.ask_again(&mut self.control);
-            if let Some(upcalls) = &mut self.control.upcalls {
-                upcalls.ring_bell();
-            }
+            self.ask_again();
         }
     }
 

@@ -110,6 +110,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
         self.inner.release(pair);
     }
 
+    fn hold(&mut self, pair: u16, wait: bool) -> bool {
+        self.inner.hold(pair, wait)
+    }
+
     fn expect(&mut self, pair: u16, frames: usize) {
         self.inner.expect(pair, frames);
     }
@@ -172,6 +176,10 @@ impl<P: Port> Port for Faulty<P> {
 
     fn release(&mut self, pair: u16) {
         self.inner.release(pair);
+    }
+
+    fn hold(&mut self, pair: u16, wait: bool) -> bool {
+        self.inner.hold(pair, wait)
     }
 
     fn expect(&mut self, pair: u16, frames: usize) {

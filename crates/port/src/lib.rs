@@ -113,8 +113,8 @@ impl Accepts {
     }
 }
 
-/// An attachment point with one or more queue pairs. The worker that owns a queue pair is the only one
-/// to call; every method is bounded and none blocks.
+/// An attachment point with one or more queue pairs, as one worker sees it. Every method is bounded, and none
+/// blocks but for other workers ([`Port::hold`]).
 pub trait Port {
     /// Queue pairs that frames may come from or go to now; 0 while nobody is attached.
     fn pairs(&self) -> u16;
@@ -131,8 +131,16 @@ pub trait Port {
     /// themselves are dropped here, by name, through [`Batch::drop_taken`].
     fn take(&mut self, pair: u16, batch: &mut Batch);
 
-    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers.
+    /// Ends all leases of the last [`Port::take`] on `pair`: the sender may reuse its buffers. It follows every
+    /// `take`, also one that found nothing.
     fn release(&mut self, pair: u16);
+
+    /// Gets hold of the queue that takes frames to `pair`, which others may use too, until the next
+    /// [`Port::flush`]; nothing is delivered to a pair that is not held. `false` when somebody else has it, and
+    /// `wait` was not asked for: then the caller may hold no other pair of any port.
+    fn hold(&mut self, _pair: u16, _wait: bool) -> bool {
+        true
+    }
 
     /// Says that about so many frames are about to be delivered to `pair`, so that memory can be brought near
     /// in time. A hint: more or fewer may come.

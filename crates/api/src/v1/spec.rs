@@ -119,14 +119,20 @@ impl Poll {
 }
 
 /// How many threads forward frames: a number from 1 to 64, or `"auto"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "WorkersText", into = "WorkersText")]
 pub enum Workers {
     /// One for each core that the switch may use, at most eight.
-    #[default]
     Auto,
     /// So many.
     Count(u16),
+}
+
+impl Default for Workers {
+    /// One: a core forwards more than most hosts have to forward.
+    fn default() -> Self {
+        Self::Count(1)
+    }
 }
 
 /// [`Workers`] as it is spelt in documents.

@@ -34,12 +34,19 @@ impl WorkerHandle {
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> R {
         let (reply, result) = mpsc::sync_channel(1);
-        let job: Job = Box::new(move |worker| {
+        self.post(move |worker| {
             let _ = reply.send(job(worker));
         });
-        self.jobs.send(job).expect("the worker runs");
-        ring(&self.bell);
         result.recv().expect("the worker runs")
+    }
+
+    /// Has `job` run on the worker between two passes, without waiting for it.
+    ///
+    /// # Panics
+    /// When the worker has ended, which it does only with the process.
+    pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.jobs.send(Box::new(job)).expect("the worker runs");
+        ring(&self.bell);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use channel::records::Upcall;
 use datapath::guest::{GuestPort, GuestQueue};
+use datapath::lane::Lane;
 use datapath::switch::UpcallSink;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::driver::DriverQueue;
@@ -44,9 +45,11 @@ pub(crate) fn guest(options: NetOptions, memory: u64) -> (GuestRam, NetPair, Gue
     let mut nic = NetPair::new(&ram, options);
     nic.offer();
     let mut port = GuestPort::new(None);
-    for (index, driver) in [(0, &nic.rx), (1, &nic.tx)] {
+    for (index, driver) in [(0u16, &nic.rx), (1, &nic.tx)] {
         let negotiated = Features::from_bits_truncate(features);
-        port.start(index, queue(&ram, driver, features), negotiated);
+        let mut queue = Lane::new(queue(&ram, driver, features));
+        queue.with(|queue| queue.begin(index.is_multiple_of(2)));
+        port.start(index, queue, negotiated);
     }
     (ram, nic, port)
 }

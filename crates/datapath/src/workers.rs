@@ -1,0 +1,259 @@
+//! All workers, as the session thread sees them.
+//!
+//! Each worker has its own switch (tables, batch, parked frames) with every port in it; what they share is the
+//! ports' queues, one at a time (see `lane`). The pair of queues that a guest sends by and is kicked for has one
+//! worker as its *home*, which alone serves it. Homes are given to the worker with the fewest pairs, and
+//! [`Workers::balance`] moves them when the load is uneven.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+
+use channel::supervision::Poll;
+use port::PortId;
+use port::counters::Counters;
+use virtio::features::Features;
+
+use crate::guest::{GuestPort, GuestQueue};
+use crate::lane::Lane;
+use crate::switch::Switch;
+use crate::worker::{self, Notices, Worker, WorkerHandle};
+
+/// Most workers that are started when nobody says how many: forwarding is rarely worth more cores.
+const AUTO_MAX: usize = 8;
+/// Load of a worker, in frames between two looks, below which nothing is moved: it has time to spare.
+const BUSY: u64 = 100_000;
+
+/// A queue pair of a port.
+pub type Pair = (PortId, u16);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Workers {
+    handles: Vec<WorkerHandle>,
+    homes: RefCell<BTreeMap<Pair, usize>>,
+}
+
+impl Workers {
+    /// Starts so many workers; `None`: one for each core that this process may use, at most [`AUTO_MAX`].
+    ///
+    /// # Errors
+    /// The system's refusal of a descriptor or a thread.
+    pub fn start(
+        count: Option<u16>,
+        poll: Poll,
+        counters: &Counters,
+        seed: u64,
+    ) -> io::Result<(Self, Notices)> {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let count = count.map_or_else(|| cores().min(AUTO_MAX), usize::from);
+        let switches = (0..count).map(|n| Switch::numbered(counters.clone(), seed, n as u8));
+        let (handles, notices) = worker::spawn_all(switches.collect(), poll)?;
+        let workers = Self {
+            handles,
+            homes: RefCell::default(),
+        };
+        Ok((workers, notices))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Runs a job on one worker between two passes.
+    pub fn first<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        self.on(0, job)
+    }
+
+    /// Runs a job on the worker of this number between two passes.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn on<R: Send + 'static>(
+        &self,
+        number: usize,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        self.handles[number].call(job)
+    }
+
+    /// Runs a job on each worker between two passes, one after the other; the results in their order.
+    pub fn each<R: Send + 'static>(
+        &self,
+        job: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+    ) -> Vec<R> {
+        let calls = self.handles.iter();
+        calls.map(|worker| worker.call(job.clone())).collect()
+    }
+
+    /// Changes a port's queues, on one worker; the others look at them again.
+    pub fn on_port(&self, port: PortId, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
+        self.first(move |w| w.switch.port_mut(port).map(job));
+        self.each(move |w| w.switch.port_mut(port).map(GuestPort::count_pairs));
+    }
+
+    /// Puts a port's queue into service.
+    ///
+    /// # Errors
+    /// There is no such port, or its kicks cannot be waited for.
+    pub fn start_queue(
+        &self,
+        port: PortId,
+        index: u16,
+        queue: GuestQueue,
+        features: Features,
+    ) -> Result<(), String> {
+        let to_guest = index.is_multiple_of(2);
+        let lane = Lane::new(queue);
+        let mut first = lane.share();
+        self.first(move |_| first.with(|queue| queue.begin(to_guest)));
+        for worker in &self.handles {
+            let lane = lane.share();
+            let added = worker.call(move |w| {
+                let guest = w.switch.port_mut(port)?;
+                guest.start(index, lane, features);
+                Some(())
+            });
+            added.ok_or("the port is gone")?;
+        }
+        if to_guest {
+            return Ok(());
+        }
+        let home = self.emptiest();
+        let pair = index / 2;
+        let served = self.handles[home].call(move |w| w.serve_pair(port, pair));
+        if served.is_err() {
+            self.stop_queue(port, index);
+        } else {
+            self.homes.borrow_mut().insert((port, pair), home);
+        }
+        served
+    }
+
+    /// Takes a port's queue out of service; its position.
+    pub fn stop_queue(&self, port: PortId, index: u16) -> Option<u32> {
+        let pair = index / 2;
+        if !index.is_multiple_of(2)
+            && let Some(home) = self.homes.borrow_mut().remove(&(port, pair))
+        {
+            self.handles[home].call(move |w| w.leave_pair(port, pair));
+        }
+        let lanes = self.each(move |w| w.switch.port_mut(port)?.stop(index));
+        let last = lanes.into_iter().flatten().next_back();
+        last.map(|mut lane| lane.with(GuestQueue::end))
+    }
+
+    /// The worker that is home to the fewest pairs.
+    fn emptiest(&self) -> usize {
+        let homes = self.homes.borrow();
+        let pairs_of = |worker: &usize| homes.values().filter(|home| *home == worker).count();
+        (0..self.count()).min_by_key(pairs_of).unwrap_or(0)
+    }
+
+    /// Moves a pair from the worker with the most to do to the one with the least, if that makes them more
+    /// equal. To be called at equal intervals.
+    pub fn balance(&self) {
+        let loads = self.each(Worker::take_loads);
+        let Some(Move { pair, from, to }) = plan(&loads) else {
+            return;
+        };
+        let mut homes = self.homes.borrow_mut();
+        // It may have been stopped and started since its load was counted.
+        if homes.get(&pair) != Some(&from) {
+            return;
+        }
+        let (port, number) = pair;
+        self.handles[from].call(move |w| w.leave_pair(port, number));
+        homes.insert(pair, to);
+        if let Err(error) = self.handles[to].call(move |w| w.serve_pair(port, number)) {
+            tracing::error!("a queue pair of port {} is not served: {error}", port.0);
+        }
+    }
+}
+
+/// A pair that gets another home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Move {
+    pair: Pair,
+    from: usize,
+    to: usize,
+}
+
+/// What to move, by what each worker has done for which pair since the last look.
+fn plan(loads: &[Vec<(Pair, u64)>]) -> Option<Move> {
+    let total = |worker: &usize| loads[*worker].iter().map(|(_, load)| load).sum::<u64>();
+    let from = (0..loads.len()).max_by_key(total)?;
+    let to = (0..loads.len()).min_by_key(total)?;
+    let gap = total(&from) - total(&to);
+    if total(&from) < BUSY || gap < total(&from) / 4 {
+        return None;
+    }
+    let left = |load: u64| gap.abs_diff(2 * load);
+    let (pair, load) = loads[from].iter().min_by_key(|(_, load)| left(*load))?;
+    // A pair that is nearly all of the gap would only carry it over.
+    (left(*load) < gap / 4 * 3).then_some(Move {
+        pair: *pair,
+        from,
+        to,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(of: &[&[u64]]) -> Vec<Vec<(Pair, u64)>> {
+        let mut next = 0..;
+        let pair = |load: &u64| ((PortId(next.next().unwrap()), 0), *load);
+        let mut pair = pair;
+        of.iter()
+            .map(|w| w.iter().map(&mut pair).collect())
+            .collect()
+    }
+
+    #[test]
+    fn the_pair_that_fits_the_gap_best_moves() {
+        let planned = plan(&loads(&[
+            &[900_000, 400_000, 50_000],
+            &[100_000],
+            &[500_000],
+        ]));
+        let pair = (PortId(1), 0);
+        let (from, to) = (0, 1);
+        assert_eq!(planned, Some(Move { pair, from, to }));
+    }
+
+    #[test]
+    fn nothing_moves_where_it_would_help_nobody() {
+        for still in [
+            loads(&[&[1_000_000], &[]]),
+            loads(&[&[600_000], &[500_000]]),
+            loads(&[&[40_000, 40_000], &[]]),
+            loads(&[&[], &[]]),
+            loads(&[&[500_000, 500_000]]),
+            loads(&[&[1_000_000, 10_000], &[]]),
+        ] {
+            assert_eq!(plan(&still), None, "{still:?}");
+        }
+    }
+
+    #[test]
+    fn moving_ends() {
+        let mut now = loads(&[&[300_000; 7], &[], &[]]);
+        let mut moves = 0;
+        while let Some(Move { pair, from, to }) = plan(&now) {
+            let at = now[from].iter().position(|(p, _)| *p == pair).unwrap();
+            let moved = now[from].remove(at);
+            now[to].push(moved);
+            moves += 1;
+            assert!(moves < 10);
+        }
+        let counts: Vec<usize> = now.iter().map(Vec::len).collect();
+        assert_eq!(counts.iter().max(), Some(&3), "{counts:?}");
+    }
+}
