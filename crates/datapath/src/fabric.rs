@@ -51,10 +51,10 @@ pub(crate) struct InHand<'a> {
 /// where there is more than one pair.
 #[inline(never)]
 fn spread(headers: &[u8], payload_len: u32) -> u64 {
-    // The same bytes whether or not the frame's head was copied deeper.
-    let headers = &headers[..headers.len().min(SHALLOW)];
-    let len = headers.len() + payload_len as usize;
-    let key = FlowKey::new(0, &Parsed::parse(headers, len));
+    let frame_len = headers.len() + payload_len as usize;
+    // The same bytes whether or not the frame's head was copied deeper, and whether or not a tag was in it.
+    let headers = &headers[..headers.len().min(SHALLOW - usize::from(TAG))];
+    let key = FlowKey::new(0, &Parsed::parse(headers, frame_len));
     key.masked(&FlowMask::CONVERSATION).hash(0) >> 32
 }
 

@@ -360,15 +360,18 @@ impl Batch {
     /// copied before stays as it is; what follows is read now, once.
     pub fn deepen(&mut self, index: usize) {
         let frame = &mut self.frames[..self.len][index];
-        let held = frame.headers.len();
-        let more = (CAP - held).min(frame.payload_len as usize);
+        let missing = CAP.saturating_sub(frame.headers.len());
         let range = frame.segments.start as usize..frame.segments.end as usize;
         // SAFETY: `push`'s caller keeps the memory mapped as long as the frame is in the batch.
         let mut cursor = unsafe { Cursor::new(&self.segments[range]) };
         cursor.skip(frame.skip);
-        cursor.read(frame.headers.extend(more));
-        frame.skip += more as u32;
-        frame.payload_len -= more as u32;
+        // Where a tag was taken out, there may be less room than is missing.
+        let more = frame
+            .headers
+            .extend(missing.min(frame.payload_len as usize));
+        cursor.read(more);
+        frame.skip += more.len() as u32;
+        frame.payload_len -= more.len() as u32;
     }
 
     /// A frame's private headers, to be changed, with its payload.

@@ -1,3 +1,5 @@
+use memory::Segment;
+
 use super::*;
 use crate::counters::{Counters, PortCounts, Traffic};
 use crate::decorate::{Capture, Faulty};
@@ -208,4 +210,111 @@ fn a_capture_holds_the_frames_of_both_directions() {
     );
     assert_eq!(&blocks[2].1[20..90], &bytes[..]);
     assert_eq!(&blocks[3].1[20..81], &frame(61)[..]);
+}
+
+/// Bytes before a frame in its buffer.
+const SKIP: u32 = 12;
+
+fn whole(batch: &mut Batch, index: usize) -> Vec<u8> {
+    let (headers, payload, offload) = batch.split(index);
+    Outgoing {
+        headers: headers.as_slice(),
+        payload: &payload,
+        offload: *offload,
+    }
+    .to_vec()
+}
+
+/// Appends `bytes` to the arena in pieces of at most `piece` bytes; their range.
+fn in_pieces(batch: &mut Batch, bytes: &mut [u8], piece: usize) -> std::ops::Range<u32> {
+    let start = batch.segments_mut().len() as u32;
+    batch
+        .segments_mut()
+        .extend(bytes.chunks_mut(piece).map(|chunk| Segment {
+            ptr: chunk.as_mut_ptr(),
+            len: chunk.len() as u32,
+            gpa: 0,
+        }));
+    start..batch.segments_mut().len() as u32
+}
+
+#[test]
+fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
+    let lens = (14..300).chain([1514, 9014, MAX_FRAME as usize]);
+    for len in lens {
+        let mut bytes: Vec<u8> = (0..SKIP as usize + len).map(|i| (i * 7) as u8).collect();
+        let wanted = bytes[SKIP as usize..].to_vec();
+        let head = &wanted[..len.min(wire::vlan::CAP)];
+        for depth in [SHALLOW, wire::vlan::CAP] {
+            let mut batch = Batch::new();
+            batch.set_depth(depth);
+            let at = in_pieces(&mut batch, &mut bytes, usize::MAX).start;
+            let cut = in_pieces(&mut batch, &mut bytes, 33);
+            let frame = batch.segments_mut()[0].ptr.wrapping_add(SKIP as usize);
+            // SAFETY: `bytes` holds SKIP + len bytes and outlives the batch.
+            unsafe {
+                batch.push_piece(at, frame, SKIP, len as u32);
+                batch.push(at..at + 1, SKIP, len as u32, Offload::default());
+                batch.push(cut, SKIP, len as u32, Offload::default());
+            }
+            assert_eq!(batch.taken().bytes, 3 * len as u64);
+            for index in 0..3 {
+                let held = batch.frames()[index].headers.len();
+                assert_eq!(held, len.min(depth), "frame {index} of {len} bytes");
+                assert_eq!(whole(&mut batch, index), wanted);
+                batch.deepen(index);
+                assert_eq!(batch.frames()[index].headers.as_slice(), head);
+                assert_eq!(batch.frames()[index].len() as usize, len);
+                assert_eq!(whole(&mut batch, index), wanted);
+                batch.deepen(index);
+                assert_eq!(
+                    whole(&mut batch, index),
+                    wanted,
+                    "once more changes nothing"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_head_that_lost_its_tag_grows_without_a_gap() {
+    let mut bytes = frame(400);
+    bytes[12..14].copy_from_slice(&[0x81, 0]);
+    let mut wanted = bytes.clone();
+    wanted.drain(12..16);
+    let mut batch = Batch::new();
+    batch.set_depth(SHALLOW);
+    let range = in_pieces(&mut batch, &mut bytes, 100);
+    // SAFETY: `bytes` outlives the batch.
+    unsafe { batch.push(range, 0, 400, Offload::default()) };
+    assert!(batch.split(0).0.pop_vlan().is_some());
+    batch.deepen(0);
+    assert_eq!(whole(&mut batch, 0), wanted);
+}
+
+#[test]
+fn a_train_ends_with_the_first_frame_that_differs() {
+    let mut frames = [60, 1000, 64, 15, 64].map(|len| {
+        let mut bytes = frame(len);
+        bytes[14..].fill(len as u8);
+        bytes
+    });
+    frames[4][0] = 0xff;
+    let mut batch = Batch::new();
+    for bytes in &mut frames {
+        let range = in_pieces(&mut batch, bytes, usize::MAX);
+        // SAFETY: the frames outlive the batch.
+        unsafe { batch.push(range, 0, bytes.len() as u32, Offload::default()) };
+    }
+    let words = |index: usize| batch.frames()[index].ethernet_words();
+    let first = words(0).expect("nothing but Ethernet");
+    assert_eq!(
+        batch.train(0, first),
+        3,
+        "up to the one that is too short to tell"
+    );
+    assert_eq!(words(3), None);
+    assert_eq!(batch.train(4, first), 0, "another destination");
+    assert_eq!(batch.train(5, first), 0, "none left");
 }

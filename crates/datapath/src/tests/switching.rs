@@ -672,6 +672,26 @@ fn a_flow_stays_on_one_queue_pair_and_flows_spread() {
 }
 
 #[test]
+fn a_flow_stays_on_one_queue_pair_however_deep_its_heads_are_copied() {
+    // Of a frame with an offload, or one that was parked, a longer head is copied than of a plain one.
+    let mut bench = known();
+    bench.port(2).set_pairs(4);
+    for n in 0..100 {
+        let flow = Flow::v4(1, 2).ports(n, 80);
+        let (partial, header) = udp_partial(&flow, &[0; 300]);
+        bench.send_with(1, &partial, &header);
+        bench.decide();
+        bench.send(1, &udp(&flow, &[0; 300]));
+    }
+    let by_pair = bench.port(2).by_pair();
+    assert_eq!(by_pair.iter().sum::<u64>(), 200);
+    assert!(
+        by_pair.iter().all(|n| *n >= 20 && n % 2 == 0),
+        "{by_pair:?}"
+    );
+}
+
+#[test]
 fn decorated_ports_drop_record_and_swallow() {
     let mut bench = known();
     let inner = bench.port(2);
