@@ -221,3 +221,140 @@ fn memory_that_is_cut_off_becomes_dummy_pages_and_says_so() {
     assert!(m.is_lost() && region.is_lost() && !other.is_lost());
     assert!(lost_mappings() > before);
 }
+
+/// Bytes that differ from their neighbours and from zero.
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 7 + salt) % 251 + 1) as u8).collect()
+}
+
+/// Offsets at which a copy starts: aligned, odd, and at the end of a line.
+const OFFSETS: [usize; 4] = [0, 1, 13, 63];
+
+#[test]
+fn copy_of_every_length_is_that_of_slices_and_writes_nothing_beside() {
+    let from = pattern(400, 0);
+    for len in 0..=300 {
+        for source in OFFSETS {
+            for target in OFFSETS {
+                let mut got = pattern(400, 100);
+                let mut wanted = got.clone();
+                wanted[target..target + len].copy_from_slice(&from[source..source + len]);
+                // SAFETY: both hold 63 + 300 bytes and more.
+                unsafe {
+                    copy::copy_bytes(from.as_ptr().add(source), got.as_mut_ptr().add(target), len);
+                }
+                assert_eq!(got, wanted, "{len} bytes from {source} to {target}");
+            }
+        }
+    }
+}
+
+#[test]
+fn copy_between_overlapping_ranges_keeps_to_the_target() {
+    for len in 0..=300 {
+        for (source, target) in [(50, 50), (50, 51), (51, 50), (50, 90), (90, 50), (0, 64)] {
+            let before = pattern(500, 0);
+            let mut bytes = before.clone();
+            let base = bytes.as_mut_ptr();
+            // SAFETY: the ranges end before 90 + 300.
+            unsafe { copy::copy_bytes(base.add(source), base.add(target), len) };
+            let end = target + len;
+            assert_eq!(bytes[..target], before[..target]);
+            assert_eq!(bytes[end..], before[end..]);
+            if source == target || len > 256 {
+                assert_eq!(bytes[target..end], before[source..source + len]);
+            }
+        }
+    }
+}
+
+#[test]
+fn words_are_read_and_written_wherever_they_lie() {
+    let (low, high) = (0x8877_6655_4433_2211, 0xccbb_aa99);
+    for at in 0..16 {
+        for cut in 1..24 {
+            let mut bytes = pattern(48, 0);
+            let before = bytes.clone();
+            let base = bytes.as_mut_ptr();
+            let segments = [(0, cut), (cut, 48 - cut)].map(|(start, len)| Segment {
+                ptr: base.wrapping_add(start as usize),
+                len,
+                gpa: 0,
+            });
+            // SAFETY: `bytes` outlives the cursors and is not touched meanwhile.
+            let (wrote, read) = unsafe {
+                let mut cursor = copy::Cursor::new(&segments);
+                cursor.skip(at);
+                let wrote = cursor.write_words(low, high);
+                let mut cursor = copy::Cursor::new(&segments);
+                cursor.skip(at);
+                (wrote, cursor.read_words())
+            };
+            let at = at as usize;
+            assert_eq!((wrote, read), (12, Some((low, high))));
+            let wanted: Vec<u8> = (1..=12).map(|i| i * 0x11).collect();
+            assert_eq!(bytes[at..at + 12], wanted);
+            assert_eq!(bytes[..at], before[..at]);
+            assert_eq!(bytes[at + 12..], before[at + 12..]);
+        }
+    }
+}
+
+#[test]
+fn words_end_with_the_memory() {
+    for len in 0..12u32 {
+        let mut bytes = [0; 12];
+        let segments = [Segment {
+            ptr: bytes.as_mut_ptr(),
+            len,
+            gpa: 0,
+        }];
+        let segments = if len == 0 { &[][..] } else { &segments[..] };
+        // SAFETY: `bytes` outlives the cursors.
+        unsafe {
+            assert_eq!(copy::Cursor::new(segments).read_words(), None);
+            let wrote = copy::Cursor::new(segments).write_words(u64::MAX, u32::MAX);
+            assert_eq!(wrote, len as usize);
+        }
+        assert!(bytes[len as usize..].iter().all(|b| *b == 0));
+    }
+}
+
+#[test]
+fn stored_words_differ_only_where_they_should() {
+    // A page that cannot be written shows a store of what is there already.
+    #[cfg(not(miri))]
+    {
+        let fd = memfd(4096);
+        let words: [u8; 12] = [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
+        rustix::io::pwrite(&fd, &words, 0).unwrap();
+        let flags = rustix::mm::MapFlags::SHARED;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let at = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                4096,
+                rustix::mm::ProtFlags::READ,
+                flags,
+                &fd,
+                0,
+            )
+        }
+        .unwrap();
+        // SAFETY: the page is mapped; nothing is written to it, or this process ends by a signal.
+        unsafe { copy::store_words(at.cast(), 1, 2) };
+        // SAFETY: mapped above, used no more.
+        unsafe { rustix::mm::munmap(at, 4096) }.unwrap();
+    }
+    for (low, high) in [(1, 2), (9, 2), (1, 9), (9, 9)] {
+        let mut bytes = [0; 13];
+        // SAFETY: twelve bytes from 1 on.
+        let got = unsafe {
+            let at = bytes.as_mut_ptr().add(1);
+            copy::store_words(at, 1, 2);
+            copy::store_words(at, low, high);
+            copy::load_words(at)
+        };
+        assert_eq!((got, bytes[0]), ((low, high), 0));
+    }
+}

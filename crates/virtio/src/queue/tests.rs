@@ -17,3 +17,4 @@ mod flow;
 mod hostile;
 mod memory_change;
 mod threads;
+mod together;

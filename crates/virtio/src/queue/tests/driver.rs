@@ -1,7 +1,7 @@
 //! A driver in the plainest form: written from the standard's text, no batching, no tricks. It lives in the
 //! same process, on heap memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -282,6 +282,61 @@ impl Driver {
         } else {
             self.reap_split()
         }
+    }
+
+    /// Takes all used elements, when chains are used in the order of `offered`: an element stands for all chains
+    /// up to its own (sections 2.7.9 and 2.8.9). Each chain's id, with what the element says was written.
+    pub(crate) fn reap_in_order(&mut self, offered: &mut VecDeque<u16>) -> Vec<(u16, u32)> {
+        let mut used = Vec::new();
+        while let Some((last, len)) = self.peek_used() {
+            loop {
+                let id = offered.pop_front().expect("an id in flight");
+                self.retire(id);
+                used.push((id, len));
+                if id == last {
+                    break;
+                }
+            }
+        }
+        used
+    }
+
+    /// The next used element, left where it is.
+    fn peek_used(&self) -> Option<(u16, u32)> {
+        let Layout { desc, device, .. } = self.guest.layout;
+        let (at, id_at, len_at) = if self.guest.packed() {
+            let at = desc + 16 * u64::from(self.used);
+            let wanted = if self.used_wrap { 0x8080 } else { 0 };
+            if self.guest.get16(at + 14) & 0x8080 != wanted {
+                return None;
+            }
+            (at, 12, 8)
+        } else {
+            if self.guest.get16(device + 2) == self.used {
+                return None;
+            }
+            let slot = self.used % self.guest.layout.size;
+            (device + 4 + 8 * u64::from(slot), 0, 4)
+        };
+        let len = u32::from_le_bytes(self.guest.read(at + len_at));
+        Some((self.guest.get16(at + id_at), len))
+    }
+
+    /// Moves on behind the chain `id`, whose place is free again.
+    fn retire(&mut self, id: u16) {
+        let places = self.chains.remove(&id).expect("an id in flight");
+        if !self.guest.packed() {
+            self.used = self.used.wrapping_add(1);
+            self.free.extend(places);
+            return;
+        }
+        self.slots += places.len();
+        self.used += places.len() as u16;
+        if self.used >= self.guest.layout.size {
+            self.used -= self.guest.layout.size;
+            self.used_wrap = !self.used_wrap;
+        }
+        self.free.push(id);
     }
 
     fn reap_split(&mut self) -> Option<(u16, u32)> {

@@ -1,0 +1,132 @@
+//! Frames that are served many at a time fare as those that are served one by one.
+
+use port::{Accepts, Offload};
+use proptest::prelude::*;
+use testkit::packets::{Flow, ethernet, mac, tcp_super, udp, udp_partial, vlan_tagged};
+
+use super::bench::{BLUE, Bench, offload};
+
+/// A frame that a guest sends.
+#[derive(Clone, Debug)]
+struct Sent {
+    to: u8,
+    frame: Vec<u8>,
+    offload: Offload,
+    plain: bool,
+}
+
+fn plain(to: u8, frame: Vec<u8>) -> Sent {
+    Sent {
+        to,
+        frame,
+        offload: Offload::default(),
+        plain: true,
+    }
+}
+
+/// Guests 2, 3 and 4 are known, 9 is not.
+fn to() -> impl Strategy<Value = u8> {
+    prop_oneof![6 => Just(2u8), 4 => Just(3u8), 2 => Just(4u8), 1 => Just(9u8)]
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    let udp_frame = |(to, len, n): (u8, usize, u16)| {
+        let payload: Vec<u8> = (0..len).map(|i| (i + usize::from(n)) as u8).collect();
+        plain(to, udp(&Flow::v4(1, to).ports(n % 3, 80), &payload))
+    };
+    let short = |(to, len, n): (u8, usize, u8)| {
+        let bytes = ethernet(mac(to), mac(1), 0x88b5, &vec![n; len]);
+        plain(to, bytes[..14 + len].to_vec())
+    };
+    let tagged = |(to, vid, n): (u8, u16, u8)| Sent {
+        to,
+        frame: vlan_tagged(&udp(&Flow::v4(1, to), &[n; 50]), vid),
+        offload: Offload::default(),
+        plain: false,
+    };
+    let left_undone = |(to, len, segmented): (u8, usize, bool)| {
+        let flow = Flow::v4(1, to);
+        let (frame, header) = if segmented {
+            tcp_super(&flow, 7, &vec![3; len], 1000)
+        } else {
+            udp_partial(&flow, &vec![5; len])
+        };
+        Sent {
+            to,
+            frame,
+            offload: offload(&header),
+            plain: false,
+        }
+    };
+    prop_oneof![
+        8 => (to(), 0..200usize, any::<u16>()).prop_map(udp_frame),
+        2 => (to(), 200..9000usize, any::<u16>()).prop_map(udp_frame),
+        3 => (to(), 0..50usize, any::<u8>()).prop_map(short),
+        1 => (to(), prop_oneof![Just(0u16), Just(10), Just(20)], any::<u8>()).prop_map(tagged),
+        1 => (to(), 1..3000usize, any::<bool>()).prop_map(left_undone),
+    ]
+}
+
+/// Trains of the same frame, so that runs have all lengths.
+fn batch() -> impl Strategy<Value = Vec<Sent>> {
+    let train = (sent(), prop_oneof![3 => Just(1usize), 1 => 2..40usize]);
+    prop::collection::vec(train, 1..20).prop_map(|trains| {
+        let frames = trains.into_iter().flat_map(|(f, n)| vec![f; n]);
+        frames.take(200).collect()
+    })
+}
+
+fn bench(pairs: u16, mtu: u32) -> Bench {
+    let mut bench = Bench::new();
+    for guest in [1, 2, 3, 4] {
+        bench.learn(BLUE, mac(guest), u32::from(guest));
+    }
+    for guest in [2, 3, 4] {
+        bench.send_and_decide(1, &udp(&Flow::v4(1, guest), &[0; 20]));
+        bench.port(u32::from(guest)).delivered();
+    }
+    bench.port(2).set_pairs(pairs);
+    bench.port(3).set_mtu(mtu);
+    bench.port(3).set_accepts(Accepts::default());
+    bench
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_batch_fares_as_its_frames_one_by_one(
+        frames in batch(),
+        pairs in 1..4u16,
+        mtu in prop_oneof![Just(1500u32), Just(9000), Just(65_535)],
+    ) {
+        let (mut together, mut single) = (bench(pairs, mtu), bench(pairs, mtu));
+        for sent in &frames {
+            together.port(1).push(&sent.frame, sent.offload);
+            single.port(1).push(&sent.frame, sent.offload);
+            single.serve(1);
+        }
+        together.serve(1);
+        prop_assert_eq!(together.reading(), single.reading());
+        // What is parked waits with the frames that the same answer releases, in order.
+        prop_assert_eq!(together.decide(), single.decide());
+        prop_assert_eq!(together.reading(), single.reading());
+        for port in 1..8 {
+            let (got, wanted) = (together.port(port).delivered(), single.port(port).delivered());
+            prop_assert_eq!(&got, &wanted, "port {}", port);
+            if port == 2 {
+                // And, without any switch: what was sent there arrives, once, as it was, in order.
+                let plain = frames.iter().filter(|f| f.plain && f.to == 2);
+                let expected: Vec<_> = plain.map(|f| &f.frame).collect();
+                let got: Vec<_> = got.iter().map(|(frame, _)| frame).collect();
+                prop_assert!(is_subsequence(&expected, &got));
+            }
+        }
+    }
+}
+
+/// Whether `all` has the members of `part` in their order; beside them it has tagged frames, stripped.
+fn is_subsequence<T: PartialEq>(part: &[T], all: &[T]) -> bool {
+    let mut all = all.iter();
+    part.iter().all(|wanted| all.any(|got| got == wanted))
+}
