@@ -145,9 +145,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A running switch without ports.
+    /// A running switch without ports. It has several workers, for all that can go wrong between them; the
+    /// end-to-end tests run with one.
     pub(crate) fn new() -> Self {
-        Self::with_settings(SwitchSettings::default())
+        Self::with_settings(SwitchSettings {
+            workers: Some(3),
+            ..SwitchSettings::default()
+        })
     }
 
     /// The same with other settings.

@@ -156,9 +156,14 @@ impl Ring {
         }
     }
 
-    /// Writes a whole used element that is hidden behind another one of its batch, with one store.
+    /// Writes a whole used element that is hidden behind another one of its batch, with one store. Miri knows
+    /// atomics of one width only at each place, so for it the fields go one by one.
     #[inline]
     pub(super) fn set_hidden(&self, at: u16, id: u16, len: u32, flags: u16) {
+        if cfg!(miri) {
+            self.set_used(at, id, len);
+            return self.set_hidden_flags(at, flags);
+        }
         let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
         // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
         unsafe { self.desc.u64(self.slot(at) + AT_LEN) }.store(word.to_le(), Relaxed);
