@@ -159,18 +159,26 @@ impl Workers {
     /// equal. To be called at equal intervals.
     pub fn balance(&self) {
         let loads = self.each(Worker::take_loads);
-        let Some(Move { pair, from, to }) = plan(&loads) else {
+        if let Some(Move { pair, from, to }) = plan(&loads)
+            // It may have been stopped and started since its load was counted.
+            && self.homes.borrow().get(&pair) == Some(&from)
+        {
+            self.move_pair(pair, to);
+        }
+    }
+
+    /// Gives a pair another home. Between the two nobody serves it, and what its guest sends waits.
+    ///
+    /// # Panics
+    /// When there is no such worker.
+    pub fn move_pair(&self, pair: Pair, to: usize) {
+        let (port, number) = pair;
+        let Some(from) = self.homes.borrow().get(&pair).copied() else {
             return;
         };
-        let mut homes = self.homes.borrow_mut();
-        // It may have been stopped and started since its load was counted.
-        if homes.get(&pair) != Some(&from) {
-            return;
-        }
-        let (port, number) = pair;
-        self.handles[from].call(move |w| w.leave_pair(port, number));
-        homes.insert(pair, to);
-        if let Err(error) = self.handles[to].call(move |w| w.serve_pair(port, number)) {
+        self.on(from, move |w| w.leave_pair(port, number));
+        self.homes.borrow_mut().insert(pair, to);
+        if let Err(error) = self.on(to, move |w| w.serve_pair(port, number)) {
             tracing::error!("a queue pair of port {} is not served: {error}", port.0);
         }
     }
