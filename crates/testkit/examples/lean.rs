@@ -1,7 +1,8 @@
-//! Drives pairs of vhost-user ports as fast as they go, by hand.
+//! Drives pairs of vhost-user ports as fast as they go, or one at a given rate, by hand.
 //!
 //! ```text
 //! cargo run --release -p lasthop-testkit --example lean -- vm1.sock vm2.sock --seconds 3 --runs 3
+//! cargo run --release -p lasthop-testkit --example lean -- vm1.sock vm2.sock --rate 100000
 //! cargo run --release -p lasthop-testkit --example lean -- --null 0 --cpu 1
 //! ```
 
@@ -9,7 +10,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
+use testkit::lean::{Histogram, Lean, LeanConfig, LeanError, LeanReport, Pace, PacedReport, Until};
 
 const HELP: &str = "\
 lean SOCKET SOCKET [SOCKET SOCKET ...] [options]
@@ -19,12 +20,15 @@ lean SOCKET SOCKET [SOCKET SOCKET ...] [options]
   --queue N        entries of each queue (1024)
   --len N          bytes of a frame (64)
   --rx-buffer N    bytes of a receive buffer (2048)
+  --bulk           TCP super-frames of 64 KiB, written by the sender and read by the receiver
   --apart          header and frame in different cache lines, as in DPDK's buffers
   --flows N        UDP flows of each port (1)
   --touch          read the head of every received frame
   --rewrite        write into every frame before it is sent
   --batch N        frames published at once (32)
   --gap N          processor pauses after a round without work (0)
+  --rate PPS       from the first port to the second, this many frames a second: latency
+  --poisson        with --rate: random gaps instead of equal ones
   --window N       most frames on their way in each direction
   --cpu N          CPU to run on
   --null CPU       no sockets: against a thread on CPU that only gives buffers back
@@ -35,6 +39,8 @@ lean SOCKET SOCKET [SOCKET SOCKET ...] [options]
 struct Options {
     config: LeanConfig,
     null: Option<usize>,
+    rate: Option<f64>,
+    poisson: bool,
     warm_up: f64,
     seconds: f64,
     runs: u32,
@@ -49,6 +55,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut all = Options {
         config: LeanConfig::default(),
         null: None,
+        rate: None,
+        poisson: false,
         warm_up: 0.5,
         seconds: 2.0,
         runs: 3,
@@ -63,6 +71,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--queue" => config.queue_size = value(args)?,
             "--len" => config.frame_len = value(args)?,
             "--rx-buffer" => config.rx_buffer = value(args)?,
+            "--bulk" => config.bulk = true,
             "--apart" => config.apart = true,
             "--flows" => config.flows = value(args)?,
             "--touch" => config.touch = true,
@@ -71,6 +80,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--gap" => config.gap = value(args)?,
             "--window" => config.window = Some(value(args)?),
             "--cpu" => config.cpu = Some(value(args)?),
+            "--rate" => all.rate = Some(value(args)?),
+            "--poisson" => all.poisson = true,
             "--null" => all.null = Some(value(args)?),
             "--warm-up" => all.warm_up = value(args)?,
             "--seconds" => all.seconds = value(args)?,
@@ -93,15 +104,51 @@ fn line(report: &LeanReport) -> String {
         .collect();
     let total = |of: fn(&testkit::lean::LeanPort) -> u64| report.ports.iter().map(of).sum::<u64>();
     format!(
-        "{:.2} Mpps, {:.1} ns a frame, {:.0} % of rounds idle, lost {}, kicks {}, strange {}, sent>received {}",
+        "{:.2} Mpps, {:.2} GiB/s, {:.1} ns a frame, {:.0} % of rounds idle, {:.0} % of time with payload, lost {}, kicks {}, strange {}, sent>received {}",
         report.mpps(),
+        report.gib_per_second(),
         1e3 / report.mpps().max(1e-9),
         100.0 * report.idle,
+        100.0 * report.working(),
         report.lost,
         total(|p| p.kicks),
         total(|p| p.strange),
         ports.join(" ")
     )
+}
+
+fn micros(times: &Histogram) -> String {
+    let us = |ns: u64| ns as f64 / 1e3;
+    format!(
+        "p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} us",
+        us(times.quantile(0.5)),
+        us(times.quantile(0.99)),
+        us(times.quantile(0.999)),
+        us(times.max())
+    )
+}
+
+fn paced_line(report: &PacedReport) -> String {
+    format!(
+        "{:.0} pps, latency {}; client late {}; sent {}, received {}, lost {}, unsent {}, kicks {}",
+        report.rate(),
+        micros(&report.latency),
+        micros(&report.lag),
+        report.sent,
+        report.received,
+        report.lost,
+        report.unsent,
+        report.kicks
+    )
+}
+
+/// One run of the kind that is asked for.
+fn run(lean: &mut Lean, pace: Option<Pace>, seconds: f64) -> Result<String, LeanError> {
+    let time = Duration::from_secs_f64(seconds);
+    Ok(match pace {
+        Some(pace) => paced_line(&lean.paced(pace, time)?),
+        None => line(&lean.run(Until::Elapsed(time))?),
+    })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -118,10 +165,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     // The switch learns who is where.
     lean.run(Until::Sent(1))?;
-    lean.run(Until::Elapsed(Duration::from_secs_f64(all.warm_up)))?;
+    let poisson = all.poisson;
+    let pace = all.rate.map(|rate| Pace { rate, poisson });
+    run(&mut lean, pace, all.warm_up)?;
     for _ in 0..all.runs {
-        let report = lean.run(Until::Elapsed(Duration::from_secs_f64(all.seconds)))?;
-        println!("{}", line(&report));
+        println!("{}", run(&mut lean, pace, all.seconds)?);
     }
     Ok(())
 }

@@ -12,6 +12,8 @@
 //! are published a batch at a time. Without IN_ORDER slots are refilled with whatever buffer the device
 //! returned.
 //!
+//! Without that haste, [`Lean::paced`] sends at a given rate and measures how long each frame is on its way.
+//!
 //! What a real guest does with each frame is optional and costs what it costs: [`LeanConfig::touch`] reads
 //! the head of every received frame, [`LeanConfig::rewrite`] writes into every frame before it is sent.
 
@@ -21,11 +23,16 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::frontend::{FrontEnd, FrontError, FrontListener};
+use crate::net::HEADER_LEN;
 use crate::packets::mac;
 
+mod bulk;
 mod drive;
 mod frames;
+mod histogram;
+mod memcpy;
 mod null;
+mod paced;
 mod packed;
 mod port;
 mod ring;
@@ -35,7 +42,11 @@ mod split;
 #[cfg(test)]
 mod tests;
 
+pub use bulk::FRAME_LEN as SUPER_FRAME_LEN;
+pub use histogram::Histogram;
+pub use memcpy::{CopyReport, memcpy};
 pub use null::NullBackEnd;
+pub use paced::{Pace, PacedReport};
 
 use packed::Packed;
 use port::Port;
@@ -56,8 +67,13 @@ pub struct LeanConfig {
     pub queue_size: u16,
     /// Bytes of each frame from the Ethernet header on, without FCS; 42 at least.
     pub frame_len: u16,
-    /// Bytes of a receive buffer; at least 12 more than a frame are taken.
+    /// Bytes of a receive buffer; at least 12 more than a frame are taken, but for super-frames.
     pub rx_buffer: u32,
+    /// Frames are TCP super-frames of 64 KiB, whatever `frame_len` says, every cache line of which is
+    /// written before it is sent and all of which is read when it was received. They may lie in several
+    /// receive buffers, of two whole cache lines or more each. `apart`, `flows`, `touch` and `rewrite` are without
+    /// effect.
+    pub bulk: bool,
     /// Frames start with a cache line and the virtio header ends the line before, as in DPDK's buffers, in
     /// place of both sharing a line, as in Linux's.
     pub apart: bool,
@@ -96,6 +112,7 @@ impl Default for LeanConfig {
             queue_size: 1024,
             frame_len: 64,
             rx_buffer: 2048,
+            bulk: false,
             apart: false,
             flows: 1,
             macs: Vec::new(),
@@ -132,6 +149,14 @@ impl LeanConfig {
             ),
             (self.flows > 0, "a flow at least"),
             (
+                !self.bulk || (self.rx_buffer >= 128 && self.rx_buffer.is_multiple_of(64)),
+                "receive buffers of two or more whole cache lines",
+            ),
+            (
+                !self.bulk || self.most_on_the_way() >= u64::from(self.batch),
+                "a window of a batch or more, and of no more super-frames than there are buffers",
+            ),
+            (
                 self.window.is_none_or(|w| w >= self.batch.into()),
                 "a window of a batch or more",
             ),
@@ -144,6 +169,20 @@ impl LeanConfig {
             Some((_, rule)) => Err(LeanError::Config(rule)),
             None => Ok(()),
         }
+    }
+
+    /// Most frames on their way from a port to its partner. There are receive buffers for all
+    /// super-frames.
+    fn most_on_the_way(&self) -> u64 {
+        let window = self.window.unwrap_or(u64::MAX);
+        if !self.bulk {
+            return window;
+        }
+        let len = u32::from(bulk::FRAME_LEN) + HEADER_LEN as u32;
+        let buffers = u32::from(self.queue_size).saturating_sub(self.batch.into());
+        let received = buffers / len.div_ceil(self.rx_buffer.max(1));
+        let sent = self.queue_size.min(bulk::SLOTS);
+        window.min(sent.into()).min(received.into())
     }
 
     fn mac(&self, port: usize) -> [u8; 6] {
@@ -192,13 +231,19 @@ pub struct LeanPort {
     pub bytes: u64,
     /// Kicks given, both queues.
     pub kicks: u64,
-    /// With `touch`: received frames that were not sent to this port.
+    /// With `touch` or `bulk`: received frames that were not sent to this port, or not whole.
     pub strange: u64,
     /// Sum of the flow numbers of all frames sent, as far as they were counted: with `rewrite`, or where
     /// flows do not fit the ring.
     pub flows_sent: u64,
     /// With `touch`: sum of the flow numbers of all frames received.
     pub flows_received: u64,
+    /// With `bulk`: sum of the payload of all frames sent, as words of eight bytes, modulo 2^64.
+    pub payload_sent: u64,
+    /// The same, of all frames received.
+    pub payload_received: u64,
+    /// With `bulk`: nanoseconds spent writing and reading payload.
+    pub working: u64,
 }
 
 /// What happened in a run.
@@ -227,6 +272,35 @@ impl LeanReport {
     }
 }
 
+impl LeanReport {
+    /// GiB received a second, without virtio headers.
+    #[must_use]
+    pub fn gib_per_second(&self) -> f64 {
+        let bytes: u64 = self.ports.iter().map(|port| port.bytes).sum();
+        bytes as f64 / self.elapsed.as_secs_f64().max(1e-9) / f64::from(1 << 30)
+    }
+
+    /// Share of the time in which payload was written or read, 0 to 1, of a run with `bulk`: near 1 the
+    /// client is the limit.
+    #[must_use]
+    pub fn working(&self) -> f64 {
+        let nanos: u64 = self.ports.iter().map(|port| port.working).sum();
+        nanos as f64 / 1e9 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Whether the payload that was received is the payload that was sent, of a run with `bulk` in which
+    /// nothing was lost.
+    #[must_use]
+    pub fn payload_agrees(&self) -> bool {
+        let [sent, received] = [
+            |port: &LeanPort| port.payload_sent,
+            |port: &LeanPort| port.payload_received,
+        ]
+        .map(|of| self.ports.iter().map(of).fold(0, u64::wrapping_add));
+        sent == received
+    }
+}
+
 #[derive(Debug)]
 enum Ports {
     Split(Vec<Port<Split>>),
@@ -238,6 +312,8 @@ enum Ports {
 pub struct Lean {
     config: LeanConfig,
     ports: Ports,
+    /// Where the times in frames begin.
+    epoch: Instant,
 }
 
 impl Lean {
@@ -277,11 +353,19 @@ impl Lean {
             let ports: Result<_, _> = fronts.map(|(i, f)| Port::open(f, i, &config)).collect();
             Ports::Split(ports?)
         };
-        Ok(Self { config, ports })
+        Ok(Self::new(config, ports))
+    }
+
+    fn new(config: LeanConfig, ports: Ports) -> Self {
+        Self {
+            config,
+            ports,
+            epoch: Instant::now(),
+        }
     }
 
     /// `count` ports in front of nothing but a thread that gives buffers back, without a session and
-    /// without touching a frame: what the client could do if the switch cost nothing. The thread runs on
+    /// without touching a frame (never super-frames): what the client could do if the switch cost nothing. The thread runs on
     /// `cpu` until it is dropped.
     ///
     /// # Errors
@@ -294,6 +378,7 @@ impl Lean {
         config.check(count)?;
         let config = LeanConfig {
             in_order: true,
+            bulk: false,
             ..config
         };
         let (ports, back) = if config.packed {
@@ -303,7 +388,7 @@ impl Lean {
             let (ports, back) = null::start(count, &config, cpu)?;
             (Ports::Split(ports), back)
         };
-        Ok((Self { config, ports }, back))
+        Ok((Self::new(config, ports), back))
     }
 
     /// Agreed features of each port.
@@ -324,6 +409,24 @@ impl Lean {
         match &mut self.ports {
             Ports::Split(ports) => drive::run(ports, until, self.config.patience),
             Ports::Packed(ports) => drive::run(ports, until, self.config.patience),
+        }
+    }
+
+    /// Sends from port 0 to port 1 at a given pace for `time`, on this thread, on the configured CPU, and
+    /// measures how long each frame is on its way.
+    ///
+    /// # Errors
+    /// As [`Lean::run`], and when frames are too short to carry the time.
+    pub fn paced(&mut self, pace: Pace, time: Duration) -> Result<PacedReport, LeanError> {
+        let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
+        let times = paced::Times {
+            epoch: self.epoch,
+            time,
+            patience: self.config.patience,
+        };
+        match &mut self.ports {
+            Ports::Split(ports) => paced::run(ports, pace, times),
+            Ports::Packed(ports) => paced::run(ports, pace, times),
         }
     }
 }

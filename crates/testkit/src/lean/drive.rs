@@ -52,6 +52,9 @@ fn since(now: &LeanPort, before: &LeanPort) -> LeanPort {
         strange: now.strange - before.strange,
         flows_sent: now.flows_sent - before.flows_sent,
         flows_received: now.flows_received - before.flows_received,
+        working: now.working - before.working,
+        payload_sent: now.payload_sent.wrapping_sub(before.payload_sent),
+        payload_received: now.payload_received.wrapping_sub(before.payload_received),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frames that stand in memory before the first is sent.
 //!
 //! ```text
-//! buffer   0..12 virtio header   12..26 Ethernet   26..46 IPv4   46..54 UDP   payload
+//! buffer   0..12 virtio header   12..26 Ethernet   26..46 IPv4   46..54 UDP   56..64 stamp   payload
 //! ```
 //! The flow is the two UDP ports, one number of 32 bits; UDP goes without a checksum (RFC 768), so nothing
 //! else depends on it.
@@ -20,6 +20,10 @@ pub(super) const MIN_LEN: u16 = 42;
 const DST: usize = HEADER_LEN;
 const PORTS: usize = HEADER_LEN + 34;
 const UDP_SUM: usize = 40;
+const STAMP: usize = HEADER_LEN + 44;
+
+/// What stamps ask of a configuration.
+pub(super) const STAMP_RULE: &str = "frames of 52 bytes or more, and not super-frames";
 
 /// As many buffers as a ring has entries.
 #[derive(Debug)]
@@ -82,9 +86,21 @@ impl Frames {
         }
     }
 
+    /// The bytes that the buffers lie in.
+    pub(super) fn memory(&self) -> &Span {
+        &self.memory
+    }
+
+    /// Byte of buffer `id`.
     #[inline]
-    fn start(&self, id: u16) -> usize {
+    pub(super) fn start(&self, id: u16) -> usize {
         self.first + usize::from(id) * self.stride
+    }
+
+    /// Two bytes of buffer `id`.
+    #[inline]
+    pub(super) fn half(&self, id: u16, at: usize) -> u16 {
+        self.memory.u16(self.start(id) + at).load(Relaxed)
     }
 
     /// Makes the frame in buffer `id` one of flow `flow`.
@@ -98,18 +114,42 @@ impl Frames {
         self.memory.u16(at + 2).store(half(a, b), Relaxed);
     }
 
+    /// Whether there is room for a stamp.
+    pub(super) fn takes_stamps(&self) -> bool {
+        self.len as usize >= STAMP + 8
+    }
+
+    /// Writes a number into the frame in buffer `id`.
+    #[inline]
+    pub(super) fn set_stamp(&self, id: u16, stamp: u64) {
+        let at = self.start(id) + STAMP;
+        self.memory.u32(at).store(stamp as u32, Relaxed);
+        self.memory.u32(at + 4).store((stamp >> 32) as u32, Relaxed);
+    }
+
+    /// The number in the frame in buffer `id`.
+    #[inline]
+    pub(super) fn stamp(&self, id: u16) -> u64 {
+        let at = self.start(id) + STAMP;
+        let half = |at| u64::from(self.memory.u32(at).load(Relaxed));
+        half(at) | half(at + 4) << 32
+    }
+
+    /// Whether the frame in buffer `id` was sent to this port.
+    #[inline]
+    pub(super) fn is_mine(&self, id: u16) -> bool {
+        let front = self.memory.u32(self.start(id) + DST).load(Relaxed);
+        let [a, b, c, d, e, f] = self.to_me;
+        front == u32::from_ne_bytes([a, b, c, d]) && self.half(id, DST + 4).to_ne_bytes() == [e, f]
+    }
+
     /// Reads the head of the frame in buffer `id`: its flow, if it was sent to this port.
     #[inline]
     pub(super) fn touch(&self, id: u16) -> Option<u32> {
-        let at = self.start(id);
-        let load = |at| self.memory.u16(at).load(Relaxed).to_ne_bytes();
-        let net_header = self.memory.u32(at).load(Relaxed);
-        let front = self.memory.u32(at + DST).load(Relaxed);
-        let [a, b, c, d, e, f] = self.to_me;
-        let mine = front == u32::from_ne_bytes([a, b, c, d])
-            && load(at + DST + 4) == [e, f]
-            && net_header & 0xff00 == 0;
-        let ([c, d], [a, b]) = (load(at + PORTS), load(at + PORTS + 2));
+        let load = |at| self.half(id, at).to_ne_bytes();
+        let net_header = self.memory.u32(self.start(id)).load(Relaxed);
+        let mine = self.is_mine(id) && net_header & 0xff00 == 0;
+        let ([c, d], [a, b]) = (load(PORTS), load(PORTS + 2));
         mine.then_some(u32::from_be_bytes([a, b, c, d]))
     }
 }

@@ -136,6 +136,10 @@ impl Ring for Packed {
         PackedDevice::new(self.desc.clone(), self.device.clone(), self.options.size)
     }
 
+    fn size(&self) -> u16 {
+        self.options.size
+    }
+
     #[inline]
     fn free(&self) -> u16 {
         self.options.size - self.next.wrapping_sub(self.seen) as u16

@@ -1,7 +1,10 @@
 //! One port: two rings with their buffers, and its session.
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+use std::time::Instant;
 
+use super::bulk;
 use super::frames::Frames;
 use super::ring::{Ring, RingOptions};
 use super::{LeanConfig, LeanError, LeanPort};
@@ -21,6 +24,8 @@ struct Bell {
     kick: Event,
     call: Event,
     owed: bool,
+    /// Look for a request once after each offer, as a guest does.
+    once: bool,
 }
 
 impl Bell {
@@ -29,19 +34,27 @@ impl Bell {
             kick: Event::new()?,
             call: Event::new()?,
             owed: false,
+            once: false,
         })
     }
 
     /// Kicks when something was offered since the last kick and the device asks for it. It is called again
-    /// and again, so a request that is seen late is not lost.
+    /// and again, so a request that is seen late is not lost; with `once` a barrier sees to that: either the
+    /// request is seen here, or the device sees the buffers (virtio 1.3 section 2.7.13.4.1).
     #[inline]
     fn settle(&mut self, ring: &impl Ring) -> u64 {
-        if !self.owed || !ring.wants_kick() {
+        if !self.owed {
             return 0;
         }
-        self.owed = false;
-        self.kick.signal();
-        1
+        if self.once {
+            fence(SeqCst);
+        }
+        let wanted = ring.wants_kick();
+        self.owed = !wanted && !self.once;
+        if wanted {
+            self.kick.signal();
+        }
+        wanted.into()
     }
 }
 
@@ -69,12 +82,17 @@ pub(super) struct Port<R> {
     patch: bool,
     flows: u32,
     flow: u32,
+    /// Of a port that sends super-frames.
+    bulk: Option<(bulk::Writer, bulk::Reader)>,
 }
 
 fn negotiate(front: &mut FrontEnd, config: &LeanConfig) -> Result<u64, LeanError> {
     let mut required = VERSION_1 | PROTOCOL_FEATURES;
     if config.packed {
         required |= RING_PACKED;
+    }
+    if config.bulk {
+        required |= bulk::FEATURES;
     }
     let missing = required & !front.get_features()?;
     if missing != 0 {
@@ -94,9 +112,8 @@ impl<R: Ring> Port<R> {
         let features = negotiate(&mut front, config)?;
         let mut port = Self::new(index, config, features, features & IN_ORDER != 0)?;
         front.set_mem_table(&port.ram)?;
-        let size = config.queue_size;
-        start(&mut front, RX, (&port.ram, &port.rx, size), &port.rx_bell)?;
-        start(&mut front, TX, (&port.ram, &port.tx, size), &port.tx_bell)?;
+        start(&mut front, RX, (&port.ram, &port.rx), &port.rx_bell)?;
+        start(&mut front, TX, (&port.ram, &port.tx), &port.tx_bell)?;
         for queue in [RX, TX] {
             front.set_vring_enable(queue, true)?;
         }
@@ -116,15 +133,29 @@ impl<R: Ring> Port<R> {
     ) -> Result<Self, LeanError> {
         let size = config.queue_size;
         let (me, partner) = (config.mac(index), config.mac(index ^ 1));
-        let tx_len = u32::from(config.frame_len) + HEADER_LEN as u32;
-        let rx_len = config.rx_buffer.max(tx_len);
-        let room = u64::from(size) * u64::from(tx_len + rx_len + 640) + 8 * EDGE;
+        let (frame_len, tx_size, least) = if config.bulk {
+            (bulk::FRAME_LEN, size.min(bulk::SLOTS), 0)
+        } else {
+            (config.frame_len, size, config.frame_len)
+        };
+        let apart = config.apart && !config.bulk;
+        let with_header = |len: u16| u32::from(len) + HEADER_LEN as u32;
+        let tx_len = with_header(frame_len);
+        let rx_len = config.rx_buffer.max(with_header(least));
+        let each = |count: u16, len| u64::from(count) * u64::from(len + 320u32);
+        let room = each(tx_size, tx_len) + each(size, rx_len) + 8 * EDGE;
         let spec = RegionSpec::at(MEMORY, room.next_multiple_of(2 << 20));
         let ram = GuestRam::memfd(&[spec])?;
-        let rx_frames = Frames::new(&ram, (size, rx_len), config.apart, me);
-        let tx_frames = Frames::new(&ram, (size, tx_len), config.apart, me);
-        tx_frames.fill(&ram, size, config.flows, partner);
-        let ring = |frames: &Frames, writable| {
+        let rx_frames = Frames::new(&ram, (size, rx_len), apart, me);
+        let tx_frames = Frames::new(&ram, (tx_size, tx_len), apart, me);
+        let bulk = if config.bulk {
+            let writer = bulk::Writer::fill(&tx_frames, (&ram, tx_size), [me, partner]);
+            Some((writer, bulk::Reader::default()))
+        } else {
+            tx_frames.fill(&ram, size, config.flows, partner);
+            None
+        };
+        let ring = |frames: &Frames, size, writable| {
             let options = RingOptions {
                 size,
                 writable,
@@ -135,8 +166,8 @@ impl<R: Ring> Port<R> {
         // Out of order a slot's buffer, and with it its flow, is the device's choice.
         let whole_rounds = u32::from(size).is_multiple_of(config.flows);
         Ok(Self {
-            rx: ring(&rx_frames, true),
-            tx: ring(&tx_frames, false),
+            rx: ring(&rx_frames, size, true),
+            tx: ring(&tx_frames, tx_size, false),
             rx_frames,
             tx_frames,
             rx_bell: Bell::new()?,
@@ -146,12 +177,13 @@ impl<R: Ring> Port<R> {
             features,
             counts: LeanPort::default(),
             batch: config.batch,
-            window: config.window.unwrap_or(u64::MAX),
+            window: config.most_on_the_way(),
             gap: config.gap,
             touch: config.touch,
             patch: config.rewrite || !whole_rounds,
             flows: config.flows,
             flow: 0,
+            bulk,
         })
     }
 
@@ -167,16 +199,31 @@ impl<R: Ring> Port<R> {
     /// Takes what came and offers its buffers again; whether anything did.
     #[inline]
     pub(super) fn receive(&mut self) -> Result<bool, LeanError> {
-        let (counts, frames, touch) = (&mut self.counts, &self.rx_frames, self.touch);
-        let mut bytes = 0u64;
-        let n = self.rx.take(|id, len| {
-            bytes += u64::from(len);
+        if self.bulk.is_some() {
+            return self.receive_bulk();
+        }
+        let touch = self.touch;
+        self.receive_with(|frames, counts, id| {
             if touch {
                 match frames.touch(id) {
                     Some(flow) => counts.flows_received += u64::from(flow),
                     None => counts.strange += 1,
                 }
             }
+        })
+    }
+
+    /// As [`Port::receive`], with a look at the buffer of every frame.
+    #[inline]
+    pub(super) fn receive_with(
+        &mut self,
+        mut look: impl FnMut(&Frames, &mut LeanPort, u16),
+    ) -> Result<bool, LeanError> {
+        let (counts, frames) = (&mut self.counts, &self.rx_frames);
+        let mut bytes = 0u64;
+        let n = self.rx.take(|id, len| {
+            bytes += u64::from(len);
+            look(frames, counts, id);
         })?;
         if n == 0 {
             return Ok(false);
@@ -186,13 +233,36 @@ impl<R: Ring> Port<R> {
         counts.bytes += bytes
             .checked_sub(u64::from(n) * HEADER_LEN as u64)
             .ok_or(LeanError::Device("less written than a virtio header"))?;
+        self.refill();
+        Ok(true)
+    }
+
+    /// As [`Port::receive`], of frames in as many buffers as it takes.
+    fn receive_bulk(&mut self) -> Result<bool, LeanError> {
+        let (counts, frames) = (&mut self.counts, &self.rx_frames);
+        let Some((_, reader)) = &mut self.bulk else {
+            return Ok(false);
+        };
+        let begin = Instant::now();
+        let n = self
+            .rx
+            .take(|id, len| reader.take(frames, counts, id, len))?;
+        if n > 0 {
+            counts.working += begin.elapsed().as_nanos() as u64;
+            self.refill();
+        }
+        Ok(n > 0)
+    }
+
+    /// Offers the buffers that came back, when there are enough of them.
+    #[inline]
+    fn refill(&mut self) {
         let free = self.rx.free();
         if free >= self.batch {
             self.rx.offer(free);
             self.rx_bell.owed = true;
-            counts.kicks += self.rx_bell.settle(&self.rx);
+            self.counts.kicks += self.rx_bell.settle(&self.rx);
         }
-        Ok(true)
     }
 
     /// Sends a batch, or `most` when that is less; whether there was room for it.
@@ -211,6 +281,16 @@ impl<R: Ring> Port<R> {
         if self.patch {
             self.patch(n);
         }
+        if let Some((writer, _)) = &mut self.bulk {
+            let begin = Instant::now();
+            for ahead in 0..n {
+                let start = self.tx_frames.start(self.tx.buffer(ahead));
+                let sum = writer.write(self.tx_frames.memory(), start);
+                let total = &mut self.counts.payload_sent;
+                *total = total.wrapping_add(sum);
+            }
+            self.counts.working += begin.elapsed().as_nanos() as u64;
+        }
         self.tx.offer(n);
         self.counts.sent += u64::from(n);
         self.tx_bell.owed = true;
@@ -224,6 +304,35 @@ impl<R: Ring> Port<R> {
             self.tx_frames.set_flow(self.tx.buffer(ahead), flow);
             self.counts.flows_sent += u64::from(flow);
             self.flow = if flow + 1 < self.flows { flow + 1 } else { 0 };
+        }
+    }
+
+    /// Sends one frame with a time in it; whether there was room for it.
+    #[inline]
+    pub(super) fn send_stamped(&mut self, time: u64) -> Result<bool, LeanError> {
+        if self.tx.free() == 0 {
+            self.tx.reclaim()?;
+            if self.tx.free() == 0 {
+                return Ok(false);
+            }
+        }
+        self.tx_frames.set_stamp(self.tx.buffer(0), time);
+        self.tx.offer(1);
+        self.counts.sent += 1;
+        self.tx_bell.owed = true;
+        self.counts.kicks += self.tx_bell.settle(&self.tx);
+        Ok(true)
+    }
+
+    /// Whether frames are long enough for [`Port::send_stamped`].
+    pub(super) fn takes_stamps(&self) -> bool {
+        self.bulk.is_none() && self.tx_frames.takes_stamps()
+    }
+
+    /// Ask the device once after each offer whether it wants a kick, as a guest does, or again and again.
+    pub(super) fn kick_once(&mut self, once: bool) {
+        for bell in [&mut self.rx_bell, &mut self.tx_bell] {
+            bell.once = once;
         }
     }
 
@@ -248,11 +357,11 @@ impl<R: Ring> Port<R> {
 fn start<R: Ring>(
     front: &mut FrontEnd,
     index: u32,
-    (ram, ring, size): (&GuestRam, &R, u16),
+    (ram, ring): (&GuestRam, &R),
     bell: &Bell,
 ) -> Result<(), LeanError> {
     let addrs = ring.addrs();
-    front.set_vring_num(index, size.into())?;
+    front.set_vring_num(index, ring.size().into())?;
     front.set_vring_base(index, R::FIRST_BASE)?;
     front.set_vring_addr(
         index,

@@ -44,6 +44,9 @@ pub(super) trait Ring: Sized + Send {
     /// Where it is.
     fn addrs(&self) -> QueueAddrs;
 
+    /// Entries.
+    fn size(&self) -> u16;
+
     /// The base of the unused ring for SET_VRING_BASE.
     const FIRST_BASE: u32;
 

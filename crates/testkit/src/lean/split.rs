@@ -117,6 +117,10 @@ impl Ring for Split {
         SplitDevice::new(self.avail.clone(), self.used.clone(), self.options.size)
     }
 
+    fn size(&self) -> u16 {
+        self.options.size
+    }
+
     #[inline]
     fn free(&self) -> u16 {
         self.options.size - self.next.wrapping_sub(self.seen)

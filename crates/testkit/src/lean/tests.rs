@@ -114,6 +114,94 @@ fn the_null_back_end_keeps_count() {
     }
 }
 
+/// Frames at this pace for this time fit the receive buffers, should the client not run in between.
+const PACE: Pace = Pace {
+    rate: 5_000.0,
+    poisson: false,
+};
+const PACED: Duration = Duration::from_millis(10);
+
+#[test]
+#[cfg(not(miri))]
+fn paced_frames_carry_the_time() {
+    for config in layouts() {
+        let (first, one) = connection();
+        let (second, two) = connection();
+        let mut lean = Lean::over(vec![first, second], echoing(config)).expect("sessions");
+        lean.run(Until::Sent(100)).expect("a correct device");
+        for poisson in [false, true] {
+            let pace = Pace { poisson, ..PACE };
+            let report = lean.paced(pace, PACED).expect("a correct device");
+            assert!(report.sent > 0, "{report:?}");
+            assert_eq!((report.received, report.lost), (report.sent, 0));
+            assert_eq!(report.latency.count(), report.sent);
+            assert_eq!(report.lag.count(), report.sent);
+            assert!(poisson || report.sent + report.unsent == 50, "{report:?}");
+            assert!(report.elapsed >= PACED);
+        }
+        drop(lean);
+        one.join().expect("a back end without complaints");
+        two.join().expect("a back end without complaints");
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn frames_of_earlier_runs_have_no_latency() {
+    let config = layouts().remove(0);
+    let (mut lean, _back) = Lean::null(config, 2, None).expect("ports");
+    lean.config.patience = Duration::from_millis(1);
+    // The null back end brings empty buffers.
+    let report = lean.paced(PACE, PACED).expect("a correct device");
+    assert_eq!((report.received, report.latency.count()), (0, 0));
+    assert_eq!(report.lost, report.sent);
+}
+
+#[test]
+#[cfg(not(miri))]
+fn a_pace_that_cannot_be_kept_is_refused() {
+    let short = LeanConfig {
+        frame_len: 51,
+        ..layouts().remove(0)
+    };
+    let (mut lean, _back) = Lean::null(short, 2, None).expect("ports");
+    assert!(matches!(lean.paced(PACE, PACED), Err(LeanError::Config(_))));
+    let (mut lean, _back) = Lean::null(layouts().remove(0), 2, None).expect("ports");
+    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let refused = lean.paced(Pace { rate, ..PACE }, PACED);
+        assert!(matches!(refused, Err(LeanError::Config(_))), "{rate}");
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn super_frames_come_back_whole() {
+    for config in layouts() {
+        let (first, one) = connection();
+        let (second, two) = connection();
+        // The back end of these tests wants one buffer for each.
+        let bulk = LeanConfig {
+            bulk: true,
+            rx_buffer: 65_280,
+            window: Some(16),
+            ..echoing(config)
+        };
+        let mut lean = Lean::over(vec![first, second], bulk).expect("sessions");
+        let report = lean.run(Until::Sent(100)).expect("a correct device");
+        assert_eq!((report.received, report.lost), (200, 0));
+        for port in report.ports {
+            assert_eq!((port.bytes, port.strange), (100 * 65_214, 0));
+            assert_eq!(port.payload_received, port.payload_sent);
+            assert_ne!(port.payload_sent, 0);
+        }
+        let refused = lean.paced(PACE, PACED);
+        assert!(matches!(refused, Err(LeanError::Config(_))));
+        drop(lean);
+        one.join().expect("a back end without complaints");
+        two.join().expect("a back end without complaints");
+    }
+}
+
 #[test]
 fn nonsense_is_refused() {
     let sockets: Vec<PathBuf> = vec!["a".into(), "b".into()];
@@ -144,6 +232,17 @@ fn nonsense_is_refused() {
         },
         LeanConfig {
             window: Some(31),
+            ..good.clone()
+        },
+        LeanConfig {
+            bulk: true,
+            rx_buffer: 100,
+            ..good.clone()
+        },
+        LeanConfig {
+            bulk: true,
+            rx_buffer: 4096,
+            queue_size: 64,
             ..good.clone()
         },
         LeanConfig {
