@@ -1,14 +1,18 @@
 //! What sends frames through a switch. A client has two ports, and each frame that arrives at one is sent back.
 //!
 //! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. `lean` is ours, and
-//! leaves the limit to the switch. Another is an implementation of [`Client`] that [`start`] knows.
+//! leaves the limit to the switch; at a given rate it measures latency, and it
+//! can send TCP super-frames. Another is an implementation of [`Client`] that [`start`] knows.
 
+mod bulk;
 mod lean;
+mod paced;
 mod testpmd;
 
 use std::time::Duration;
 
 use anyhow::Result;
+use testkit::lean::{CopyReport, PacedReport};
 
 use crate::experiments::Plan;
 use crate::peers::Peer;
@@ -38,6 +42,12 @@ pub(crate) enum Traffic {
     Flows(u32),
     /// The same, from the lean client.
     Lean(u32),
+    /// The same, and it reads and writes every frame, as a guest does.
+    Guest(u32),
+    /// The lean client sends this many frames a second from one port to the other.
+    Paced(u32),
+    /// The lean client exchanges TCP super-frames of 64 KiB.
+    Bulk,
 }
 
 /// A running client, attached to a peer.
@@ -57,6 +67,17 @@ pub(crate) trait Client {
     /// client was the limit. None where it cannot tell.
     fn idle(&self) -> Option<f64>;
 
+    /// What the machine does without a switch, of a client that knows how to find out: its core and the switch's
+    /// are free meanwhile.
+    fn reference(&self, _window: Duration) -> Result<Option<CopyReport>> {
+        Ok(None)
+    }
+
+    /// The last measurement in full, of a client that measures latency.
+    fn paced(&self) -> Option<&PacedReport> {
+        None
+    }
+
     /// Stops where it stands, using no CPU.
     fn freeze(&self) -> Result<()>;
 
@@ -73,6 +94,9 @@ pub(crate) fn start(
 ) -> Result<Box<dyn Client>> {
     Ok(match traffic {
         Traffic::Lean(flows) => Box::new(lean::LeanClient::new(plan, peer, layout, flows)),
+        Traffic::Guest(flows) => Box::new(lean::LeanClient::guest(plan, peer, layout, flows)),
+        Traffic::Bulk => Box::new(bulk::BulkClient::new(plan, peer, layout)),
+        Traffic::Paced(rate) => Box::new(paced::PacedClient::new(plan, peer, layout, rate)),
         Traffic::Bounce | Traffic::Flows(_) => {
             Box::new(testpmd::Testpmd::start(plan, peer, layout, traffic)?)
         }

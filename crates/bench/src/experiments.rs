@@ -1,5 +1,7 @@
 //! What is run, and for how long.
 
+pub(crate) mod bulk;
+pub(crate) mod load;
 pub(crate) mod ports;
 pub(crate) mod throughput;
 
@@ -12,7 +14,7 @@ use crate::Arguments;
 use crate::machine::Machine;
 
 /// The choices of a run, and how long its parts take.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// Of the switch, and of the client.
     pub(crate) cores: [usize; 2],
@@ -22,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) near_below: f64,
     pub(crate) machine: Machine,
     pub(crate) quick: bool,
+    /// Peers that take super-frames only when told to are told to.
+    pub(crate) super_frames: bool,
     /// Samples wanted of each peer in each row.
     pub(crate) rounds: u32,
     /// Traffic before a sample begins.
@@ -58,6 +62,7 @@ impl Plan {
             near_below: arguments.near_below,
             machine,
             quick: arguments.quick,
+            super_frames: false,
             rounds: if arguments.quick { 3 } else { 9 },
             settle: pick(200, 500),
             window: pick(500, 2000),

@@ -1,7 +1,7 @@
 //! `lasthop-bench`: Lasthop and its peers in turn, on the same machine, with the same client.
 //!
 //! ```text
-//!   experiments   frames, flows, lean, idle, growth: what is run, in which order
+//!   experiments   frames, flows, lean, load, bulk, idle, growth: what is run, in which order
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder
 //!   clients       what sends frames through them
@@ -70,6 +70,10 @@ enum Experiment {
     Flows,
     /// Throughput with a client that leaves the limit to the switch, beside the peers
     Lean,
+    /// Latency and CPU use by offered load, beside the peers
+    Load,
+    /// TCP super-frames of 64 KiB, beside the peers and beside memcpy
+    Bulk,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
@@ -103,6 +107,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Frames => experiments::throughput::frames(&plan)?,
             Experiment::Flows => experiments::throughput::flows(&plan)?,
             Experiment::Lean => experiments::throughput::lean(&plan)?,
+            Experiment::Load => experiments::load::load(&plan)?,
+            Experiment::Bulk => experiments::bulk::bulk(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
         };

@@ -52,7 +52,7 @@ fn draw(
         .configure_mesh()
         .x_desc(axes[0])
         .y_desc(axes[1])
-        .x_label_formatter(&|x| format!("{x:.0}"))
+        .x_label_formatter(&|x| format!("{x:.*}", usize::from(*x < 1.0)))
         .draw()?;
     for ((name, points), color) in curves.iter().zip(COLORS.iter().cycle()) {
         chart

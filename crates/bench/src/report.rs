@@ -15,6 +15,9 @@ use crate::plot;
 use crate::sample::{Cell, Sample, Verdict};
 use crate::statistics::{median, ratio};
 
+mod bulk;
+mod load;
+
 /// The result of an experiment.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -37,6 +40,10 @@ pub(crate) enum Body {
         axis: &'static str,
         samples: Vec<Sample>,
     },
+    /// Samples with latency, of several peers; a cell's `x` is the rate.
+    Load { samples: Vec<Sample> },
+    /// Samples of super-frames, of several peers, each with a plain copy.
+    Bulk { samples: Vec<Sample> },
     /// Figures of Lasthop alone; the first column is what the others depend on.
     Table {
         columns: Vec<&'static str>,
@@ -77,6 +84,9 @@ impl Report {
                     plot::lines(&path, &title, [*axis, "Mpps"], &curves(samples, placement))?;
                 }
             }
+            // Two bars a peer say no more than the table.
+            Body::Bulk { .. } => {}
+            Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
                 for (index, column) in columns.iter().enumerate().skip(1) {
                     let points = rows.iter().map(|row| (row[0], row[index])).collect();
@@ -94,6 +104,8 @@ impl Report {
         let mut text = format!("\n## {}\n\n", self.title);
         text += &match &self.body {
             Body::Throughput { samples, .. } => throughput_table(samples),
+            Body::Load { samples } => load::table(samples),
+            Body::Bulk { samples } => bulk::table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };
         for note in &self.notes {
@@ -176,19 +188,23 @@ fn throughput_table(samples: &[Sample]) -> String {
             rows.extend(throughput_row(samples, &cell, placement));
         }
     }
+    table(&head, &rows) + &dropped(samples)
+}
+
+/// How many samples do not count, and why.
+fn dropped(samples: &[Sample]) -> String {
     let count = |verdict| {
         samples
             .iter()
             .filter(|sample| sample.verdict == verdict)
             .count()
     };
-    let dropped = format!(
+    format!(
         "\nOf {} samples, {} were dropped because the placement flipped and {} because others used the machine.\n",
         samples.len(),
         count(Verdict::Flipped),
         count(Verdict::Disturbed),
-    );
-    table(&head, &rows) + &dropped
+    )
 }
 
 fn throughput_row(samples: &[Sample], cell: &Cell, placement: Placement) -> Option<Vec<String>> {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
+use testkit::lean::{CopyReport, Histogram, PacedReport, SUPER_FRAME_LEN};
 
 use crate::clients::Client;
 use crate::experiments::Plan;
@@ -40,7 +41,7 @@ pub(crate) struct Cell {
     pub(crate) name: String,
     /// What belongs on one line of a plot: `split`.
     pub(crate) series: String,
-    /// Where it is on that line: bytes of a frame, or flows.
+    /// Where it is on that line: bytes of a frame, flows, or frames a second.
     pub(crate) x: f64,
 }
 
@@ -65,6 +66,95 @@ pub(crate) struct Sample {
     pub(crate) others_percent: f64,
     pub(crate) steal_percent: f64,
     pub(crate) verdict: Verdict,
+    /// Of a client that measures it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency: Option<Latency>,
+    /// A plain copy of as many bytes, just before: of a client that moves bulk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) copy: Option<PlainCopy>,
+}
+
+/// Plain copying in place of a switch.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct PlainCopy {
+    pub(crate) gib_per_second: f64,
+    /// Share of the time in which the switch's core copied, 0 to 1, and in which the client wrote and read.
+    pub(crate) copying: f64,
+    pub(crate) client_working: f64,
+}
+
+impl From<CopyReport> for PlainCopy {
+    fn from(report: CopyReport) -> Self {
+        let share = |time: Duration| time.as_secs_f64() / report.elapsed.as_secs_f64().max(1e-9);
+        Self {
+            gib_per_second: report.gib_per_second(),
+            copying: share(report.copying),
+            client_working: share(report.working),
+        }
+    }
+}
+
+impl Sample {
+    /// GiB a second, of a client that sends super-frames.
+    pub(crate) fn super_gib_per_second(&self) -> f64 {
+        self.mpps * 1e6 * f64::from(SUPER_FRAME_LEN) / f64::from(1 << 30)
+    }
+
+    /// What it found, in a few words.
+    pub(crate) fn figure(&self) -> String {
+        match (&self.latency, self.copy) {
+            (None, None) => format!("{:.2} Mpps", self.mpps),
+            (None, Some(copy)) => format!(
+                "{:.2} GiB/s, a plain copy {:.2}",
+                self.super_gib_per_second(),
+                copy.gib_per_second
+            ),
+            (Some(latency), _) => format!(
+                "{:.1} us in the middle, {:.0} % of a core",
+                latency.p50_ns as f64 / 1e3,
+                self.switch_percent
+            ),
+        }
+    }
+}
+
+/// How long the frames of a sample were on their way, and what became of them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) sent: u64,
+    pub(crate) lost: u64,
+    /// Due, and not sent.
+    pub(crate) unsent: u64,
+    /// The client's notifications: how often it woke the switch.
+    pub(crate) kicks: u64,
+    /// Nanoseconds that half of all frames do not exceed, and so on.
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p999_ns: u64,
+    pub(crate) max_ns: u64,
+    /// By how much the client was late with 99 of 100 frames at most; not part of the latency.
+    pub(crate) client_lag_p99_ns: u64,
+    /// All of it, in nanoseconds.
+    #[serde(skip)]
+    pub(crate) histogram: Histogram,
+}
+
+impl From<&PacedReport> for Latency {
+    fn from(report: &PacedReport) -> Self {
+        let latency = &report.latency;
+        Self {
+            sent: report.sent,
+            lost: report.lost,
+            unsent: report.unsent,
+            kicks: report.kicks,
+            p50_ns: latency.quantile(0.5),
+            p99_ns: latency.quantile(0.99),
+            p999_ns: latency.quantile(0.999),
+            max_ns: latency.max(),
+            client_lag_p99_ns: report.lag.quantile(0.99),
+            histogram: latency.clone(),
+        }
+    }
 }
 
 /// What happened around a sample.
@@ -99,6 +189,7 @@ pub(crate) fn take(
     cell: &Cell,
     round: u32,
 ) -> Result<Sample> {
+    let copy = client.reference(plan.window)?;
     let before_ns = round_trip(plan.cores)?;
     peer.thaw();
     client.thaw()?;
@@ -133,6 +224,8 @@ pub(crate) fn take(
         others_percent: 100.0 * cpu.others() / seconds,
         steal_percent: 100.0 * cpu.steal / seconds,
         verdict,
+        latency: client.paced().map(Latency::from),
+        copy: copy.map(PlainCopy::from),
     })
 }
 

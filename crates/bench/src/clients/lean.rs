@@ -10,6 +10,17 @@ use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::stop;
 
+/// What every client of this kind is made with.
+pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
+    LeanConfig {
+        sockets: peer.sockets().to_vec(),
+        listen: peer.client_listens(),
+        packed: layout == Layout::Packed,
+        cpu: Some(plan.cores[1]),
+        ..LeanConfig::default()
+    }
+}
+
 /// A lean client; connected once it knows the size of its frames.
 pub(crate) struct LeanClient {
     config: LeanConfig,
@@ -19,18 +30,23 @@ pub(crate) struct LeanClient {
 
 impl LeanClient {
     pub(crate) fn new(plan: &Plan, peer: &Peer, layout: Layout, flows: u32) -> Self {
+        let config = LeanConfig {
+            flows,
+            ..config(plan, peer, layout)
+        };
         Self {
-            config: LeanConfig {
-                sockets: peer.sockets().to_vec(),
-                listen: peer.client_listens(),
-                packed: layout == Layout::Packed,
-                flows,
-                cpu: Some(plan.cores[1]),
-                ..LeanConfig::default()
-            },
+            config,
             lean: None,
             idle: None,
         }
+    }
+
+    /// One that reads the head of every frame that it receives and writes into every frame that it sends.
+    pub(crate) fn guest(plan: &Plan, peer: &Peer, layout: Layout, flows: u32) -> Self {
+        let mut client = Self::new(plan, peer, layout, flows);
+        client.config.touch = true;
+        client.config.rewrite = true;
+        client
     }
 
     fn run(&mut self, until: Until) -> Result<LeanReport> {

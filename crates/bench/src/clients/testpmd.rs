@@ -46,7 +46,7 @@ impl Testpmd {
         })?;
         process.tell(match traffic {
             Traffic::Bounce => "set fwd mac",
-            Traffic::Flows(_) | Traffic::Lean(_) => "set fwd flowgen",
+            _ => "set fwd flowgen",
         })?;
         Ok(Self {
             process,
@@ -79,7 +79,7 @@ impl Client for Testpmd {
         self.process.tell(&format!("set txpkts {size}"))?;
         self.process.tell(match self.traffic {
             Traffic::Bounce => "start tx_first 32",
-            Traffic::Flows(_) | Traffic::Lean(_) => "start",
+            _ => "start",
         })?;
         self.started += 1;
         let started = self.started;

@@ -24,7 +24,7 @@ pub(crate) fn frames(plan: &Plan) -> Result<Report> {
     for layout in [Layout::Split, Layout::Packed] {
         run.setting(layout, Traffic::Bounce, &SIZES)?;
     }
-    Ok(run.report("Throughput by frame size", "bytes of a frame"))
+    Ok(run.report("Throughput by frame size", by("bytes of a frame")))
 }
 
 /// By number of flows, 64 bytes, split. Frames of both ports have one source address, which moves from port to
@@ -34,7 +34,10 @@ pub(crate) fn flows(plan: &Plan) -> Result<Report> {
     for flows in FLOWS {
         run.setting(Layout::Split, Traffic::Flows(flows), &[64])?;
     }
-    Ok(run.report("Throughput by flows, 64-byte frames, split queues", "flows"))
+    Ok(run.report(
+        "Throughput by flows, 64-byte frames, split queues",
+        by("flows"),
+    ))
 }
 
 /// With a client that leaves the limit to the switch, by number of flows and size.
@@ -45,7 +48,19 @@ pub(crate) fn lean(plan: &Plan) -> Result<Report> {
     }
     run.setting(Layout::Split, Traffic::Lean(1), &[1500])?;
     run.setting(Layout::Packed, Traffic::Lean(1024), &[64])?;
-    Ok(run.report("Throughput with the lean client, by flows", "flows"))
+    for (layout, size) in [
+        (Layout::Split, 64),
+        (Layout::Split, 1500),
+        (Layout::Packed, 64),
+    ] {
+        run.setting(layout, Traffic::Guest(1024), &[size])?;
+    }
+    Ok(run.report("Throughput with the lean client, by flows", by("flows")))
+}
+
+/// Throughput over `axis`.
+fn by(axis: &'static str) -> impl FnOnce(Vec<Sample>) -> Body {
+    move |samples| Body::Throughput { axis, samples }
 }
 
 /// A peer with its client; both frozen but for their own samples. The client goes first.
@@ -59,18 +74,24 @@ impl Pair {
     fn prepare(&mut self, size: u32) -> Result<()> {
         self.peer.thaw();
         self.client.thaw()?;
-        self.client.set_size(size)?;
-        let arrive = stop::wait("frames arrive", ARRIVE, || {
-            let mpps = self.client.mpps(PROBE)?;
-            Ok((mpps > 0.0).then_some(()))
-        });
+        let ready = self.arrive(size);
+        // Ready or not, it must not run while others are measured.
         self.client.freeze()?;
         self.peer.freeze();
-        arrive
+        ready
+    }
+
+    fn arrive(&mut self, size: u32) -> Result<()> {
+        self.client.set_size(size)?;
+        stop::wait("frames arrive", ARRIVE, || {
+            let mpps = self.client.mpps(PROBE)?;
+            Ok((mpps > 0.0).then_some(()))
+        })
     }
 }
 
-struct Run<'a> {
+/// An experiment that is being run: peers in turn, sample by sample.
+pub(super) struct Run<'a> {
     plan: &'a Plan,
     name: &'static str,
     samples: Vec<Sample>,
@@ -81,7 +102,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(plan: &'a Plan, name: &'static str) -> Self {
+    pub(super) fn new(plan: &'a Plan, name: &'static str) -> Self {
         let mut notes = Vec::new();
         let wanted = Kind::ALL.map(Kind::huge_pages).iter().sum();
         let pages = HugePages::reserve(wanted)
@@ -99,7 +120,12 @@ impl<'a> Run<'a> {
     }
 
     /// All sizes with one start of every peer and client.
-    fn setting(&mut self, layout: Layout, traffic: Traffic, sizes: &[u32]) -> Result<()> {
+    pub(super) fn setting(
+        &mut self,
+        layout: Layout,
+        traffic: Traffic,
+        sizes: &[u32],
+    ) -> Result<()> {
         let mut pairs = Vec::new();
         for kind in Kind::ALL {
             if kind.huge_pages() > 0 && self.pages.is_none() {
@@ -189,23 +215,20 @@ impl<'a> Run<'a> {
             Verdict::Disturbed => "disturbed by other load, dropped",
         };
         progress(&format!(
-            "{} {}, round {}: {} {:.2} Mpps, {verdict} ({:.0}/{:.0} ns, others {:.0} %)",
+            "{} {}, round {}: {} {}, {verdict} ({:.0}/{:.0} ns, others {:.0} %)",
             self.name,
             sample.cell.name,
             sample.round,
             sample.peer,
-            sample.mpps,
+            sample.figure(),
             sample.before_ns,
             sample.after_ns,
             sample.others_percent,
         ));
     }
 
-    fn report(self, title: &str, axis: &'static str) -> Report {
-        let body = Body::Throughput {
-            axis,
-            samples: self.samples,
-        };
+    pub(super) fn report(self, title: &str, body: impl FnOnce(Vec<Sample>) -> Body) -> Report {
+        let body = body(self.samples);
         Report::new(self.plan, self.name, title, self.notes, body)
     }
 }
@@ -229,6 +252,24 @@ fn cell(layout: Layout, traffic: Traffic, size: u32) -> Cell {
             name: format!("{size} B {}, {flows} flows, lean client", layout.name()),
             series: format!("{size} B {}", layout.name()),
             x: f64::from(flows),
+        },
+        Traffic::Guest(flows) => Cell {
+            name: format!(
+                "{size} B {}, {flows} flows, lean client that reads and writes",
+                layout.name()
+            ),
+            series: format!("{size} B {}, read and written", layout.name()),
+            x: f64::from(flows),
+        },
+        Traffic::Bulk => Cell {
+            name: format!("64 KiB {}", layout.name()),
+            series: layout.name().to_owned(),
+            x: f64::from(size),
+        },
+        Traffic::Paced(rate) => Cell {
+            name: format!("{} kpps", rate / 1000),
+            series: layout.name().to_owned(),
+            x: f64::from(rate),
         },
         Traffic::Flows(flows) => Cell {
             name: format!("{flows} flows"),

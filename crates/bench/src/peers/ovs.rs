@@ -20,7 +20,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
         .tempdir()?;
     let path = folder.path();
     let database = start_database(path)?;
-    configure(path, plan.cores[0])?;
+    configure(path, plan)?;
     let switch = start_switch(path)?;
     add_bridge(path).with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
@@ -78,14 +78,17 @@ fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
     run(&command, &environment(folder))
 }
 
-fn configure(folder: &Path, core: usize) -> Result<()> {
+fn configure(folder: &Path, plan: &Plan) -> Result<()> {
     vsctl(folder, &words("--no-wait init"))?;
-    let mask = 1_u64 << core;
+    let mask = 1_u64 << plan.cores[0];
     let mut settings = words(&format!(
         "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=300 \
          other_config:dpdk-lcore-mask=0x{mask:x} other_config:pmd-cpu-mask=0x{mask:x}"
     ));
     settings.push("other_config:dpdk-extra=\"--no-pci --in-memory\"".to_owned());
+    if plan.super_frames {
+        settings.push("other_config:userspace-tso-enable=true".to_owned());
+    }
     vsctl(folder, &settings).map(drop)
 }
 

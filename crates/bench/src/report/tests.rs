@@ -1,6 +1,11 @@
 use super::*;
 
-fn sample(kind: Kind, mpps: f64, placement: Option<Placement>, verdict: Verdict) -> Sample {
+pub(super) fn sample(
+    kind: Kind,
+    mpps: f64,
+    placement: Option<Placement>,
+    verdict: Verdict,
+) -> Sample {
     Sample {
         peer: kind.name().to_owned(),
         client: "testpmd".to_owned(),
@@ -19,6 +24,8 @@ fn sample(kind: Kind, mpps: f64, placement: Option<Placement>, verdict: Verdict)
         others_percent: 0.0,
         steal_percent: 0.0,
         verdict,
+        latency: None,
+        copy: None,
     }
 }
 

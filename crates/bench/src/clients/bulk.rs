@@ -1,0 +1,97 @@
+//! The lean client with super-frames of 64 KiB in both directions, and beside it a plain copy of as many.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use testkit::lean::{CopyReport, Lean, LeanConfig, LeanReport, Until, memcpy};
+
+use super::{Client, Layout, lean};
+use crate::experiments::Plan;
+use crate::peers::Peer;
+use crate::stop;
+
+/// Entries of a receive queue, as QEMU has them, with buffers of a page, as Linux fills them for large frames.
+const QUEUE: u16 = 256;
+const RX_BUFFER: u32 = 4096;
+
+/// See the module; connected once its size is set.
+pub(crate) struct BulkClient {
+    config: LeanConfig,
+    switch_core: usize,
+    lean: Option<Lean>,
+    idle: Option<f64>,
+}
+
+impl BulkClient {
+    pub(crate) fn new(plan: &Plan, peer: &Peer, layout: Layout) -> Self {
+        let config = LeanConfig {
+            bulk: true,
+            queue_size: QUEUE,
+            rx_buffer: RX_BUFFER,
+            batch: 1,
+            ..lean::config(plan, peer, layout)
+        };
+        Self {
+            config,
+            switch_core: plan.cores[0],
+            lean: None,
+            idle: None,
+        }
+    }
+
+    /// A run whose frames arrived as they were sent.
+    fn run(&mut self, until: Until) -> Result<LeanReport> {
+        stop::check()?;
+        let lean = self.lean.as_mut().context("the client is not connected")?;
+        let report = lean.run(until)?;
+        if report.ports.iter().any(|port| port.strange > 0) {
+            bail!("super-frames do not arrive whole");
+        }
+        Ok(report)
+    }
+}
+
+impl Client for BulkClient {
+    fn name(&self) -> &'static str {
+        "lean, bulk"
+    }
+
+    /// Connects; super-frames have one size.
+    fn set_size(&mut self, _size: u32) -> Result<()> {
+        // The ports must be free before they are connected again.
+        self.lean = None;
+        self.lean = Some(Lean::connect(self.config.clone())?);
+        // A switch that learns sees where both addresses are.
+        self.run(Until::Sent(1)).map(drop)
+    }
+
+    fn warm_up(&mut self, time: Duration) -> Result<()> {
+        self.run(Until::Elapsed(time)).map(drop)
+    }
+
+    fn mpps(&mut self, window: Duration) -> Result<f64> {
+        let report = self.run(Until::Elapsed(window))?;
+        self.idle = Some(1.0 - report.working());
+        Ok(report.mpps())
+    }
+
+    fn idle(&self) -> Option<f64> {
+        self.idle
+    }
+
+    fn reference(&self, window: Duration) -> Result<Option<CopyReport>> {
+        let report = memcpy(&self.config, self.switch_core, window)?;
+        if !report.payload_agrees {
+            bail!("what was copied is not what was written");
+        }
+        Ok(Some(report))
+    }
+
+    fn freeze(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn thaw(&self) -> Result<()> {
+        Ok(())
+    }
+}

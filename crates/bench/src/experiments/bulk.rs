@@ -1,0 +1,23 @@
+//! TCP super-frames of 64 KiB through each peer in turn, each time beside a plain copy of them.
+
+use anyhow::Result;
+use testkit::lean::SUPER_FRAME_LEN;
+
+use super::Plan;
+use super::throughput::Run;
+use crate::clients::{Layout, Traffic};
+use crate::report::{Body, Report};
+
+/// Bulk in both directions, split and packed.
+pub(crate) fn bulk(plan: &Plan) -> Result<Report> {
+    let plan = Plan {
+        super_frames: true,
+        ..plan.clone()
+    };
+    let mut run = Run::new(&plan, "bulk");
+    for layout in [Layout::Split, Layout::Packed] {
+        run.setting(layout, Traffic::Bulk, &[u32::from(SUPER_FRAME_LEN)])?;
+    }
+    let title = "Bulk: TCP super-frames of 64 KiB in both directions, beside memcpy";
+    Ok(run.report(title, |samples| Body::Bulk { samples }))
+}
