@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit instructions e2e bench miri fuzz clean
+.PHONY: help setup build demo test check unit instructions e2e bench soak miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -35,6 +35,10 @@ bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMEN
 	@crates/bench/setup
 	cargo build --release --package lasthop-bench
 	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
+
+soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
+	cargo build --release --package lasthop-bench
+	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" soak --minutes $(or $(MINUTES),10)
 
 miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \

@@ -1,12 +1,15 @@
 //! What sends frames through a switch. A client has two ports, and each frame that arrives at one is sent back.
 //!
 //! `testpmd` is the one that everybody knows, and with small frames its own core is the limit. `lean` is ours, and
-//! leaves the limit to the switch; at a given rate it measures latency, and it
-//! can send TCP super-frames. Another is an implementation of [`Client`] that [`start`] knows.
+//! leaves the limit to the switch; at a given rate it measures latency, and it can send TCP super-frames. `tap` is for
+//! the Linux bridge. Another is an implementation of [`Client`] that [`start`] knows.
 
 mod bulk;
 mod lean;
 mod paced;
+mod replay;
+pub(crate) mod sharing;
+mod tap;
 mod testpmd;
 
 use std::time::Duration;
@@ -92,6 +95,9 @@ pub(crate) fn start(
     layout: Layout,
     traffic: Traffic,
 ) -> Result<Box<dyn Client>> {
+    if let Some(taps) = peer.taps() {
+        return Ok(Box::new(tap::TapClient::new(plan.cores, taps)?));
+    }
     Ok(match traffic {
         Traffic::Lean(flows) => Box::new(lean::LeanClient::new(plan, peer, layout, flows)),
         Traffic::Guest(flows) => Box::new(lean::LeanClient::guest(plan, peer, layout, flows)),

@@ -3,6 +3,8 @@
 pub(crate) mod bulk;
 pub(crate) mod load;
 pub(crate) mod ports;
+pub(crate) mod scaling;
+pub(crate) mod soak;
 pub(crate) mod throughput;
 
 use std::path::PathBuf;
@@ -64,10 +66,10 @@ impl Plan {
             quick: arguments.quick,
             super_frames: false,
             rounds: if arguments.quick { 3 } else { 9 },
-            settle: pick(200, 500),
-            window: pick(500, 2000),
+            settle: pick(100, 500),
+            window: pick(300, 2000),
             patience: pick(20_000, 600_000),
-            idle: pick(4000, 20_000),
+            idle: pick(2000, 20_000),
         })
     }
 }

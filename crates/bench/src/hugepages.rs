@@ -1,15 +1,21 @@
 //! Huge pages of 2 MiB for the DPDK peers, given back afterwards.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::folders;
 
 const NUMBER: &str = "/proc/sys/vm/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+/// Holds the number of pages that there were, for a later run if this one is killed.
+const NOTE: &str = "huge-pages";
 
 /// A reservation. Dropping it sets the number of pages to what it was.
 pub(crate) struct HugePages {
-    before: u64,
+    folder: TempDir,
 }
 
 impl HugePages {
@@ -19,7 +25,9 @@ impl HugePages {
     /// Says what the administrator can do, when we are not allowed to or memory is too fragmented.
     pub(crate) fn reserve(wanted: u64) -> Result<Self> {
         let before = read(NUMBER)?;
-        let pages = Self { before };
+        let folder = folders::new("huge-pages")?;
+        fs::write(folder.path().join(NOTE), before.to_string())?;
+        let pages = Self { folder };
         let free = read(FREE).unwrap_or(0);
         if free < wanted {
             let number = before + wanted - free;
@@ -38,15 +46,25 @@ impl HugePages {
 
 impl Drop for HugePages {
     fn drop(&mut self) {
-        if read(NUMBER).is_ok_and(|now| now != self.before)
-            && let Err(error) = fs::write(NUMBER, self.before.to_string())
-        {
-            eprintln!("warning: {NUMBER} should be {} again: {error}", self.before);
-        }
+        restore(self.folder.path());
     }
 }
 
-fn read(path: &str) -> Result<u64> {
-    let text = fs::read_to_string(path).with_context(|| path.to_owned())?;
-    text.trim().parse().with_context(|| path.to_owned())
+/// Sets the number of pages to what is noted in a folder, if anything is.
+pub(crate) fn restore(folder: &Path) {
+    let Ok(before) = read(folder.join(NOTE)) else {
+        return;
+    };
+    if read(NUMBER).is_ok_and(|now| now != before)
+        && let Err(error) = fs::write(NUMBER, before.to_string())
+    {
+        eprintln!("warning: {NUMBER} should be {before} again: {error}");
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Result<u64> {
+    let path = path.as_ref();
+    let name = || path.display().to_string();
+    let text = fs::read_to_string(path).with_context(name)?;
+    text.trim().parse().with_context(name)
 }

@@ -1,11 +1,11 @@
 //! `lasthop-bench`: Lasthop and its peers in turn, on the same machine, with the same client.
 //!
 //! ```text
-//!   experiments   frames, flows, lean, load, bulk, idle, growth: what is run, in which order
+//!   experiments   frames, flows, lean, load, bulk, ports, …: what is run, in which order
 //!   sample        one measurement: placement before and after, other load, verdict
-//!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder
+//!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
 //!   clients       what sends frames through them
-//!   placement, procfs, hugepages, process     the machine
+//!   placement, procfs, hugepages, folders, process     the machine
 //!   statistics, report, plot                  what is made of the samples
 //! ```
 //!
@@ -16,6 +16,7 @@
 
 mod clients;
 mod experiments;
+mod folders;
 mod hugepages;
 mod machine;
 mod peers;
@@ -30,6 +31,7 @@ mod stop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
@@ -39,11 +41,14 @@ use crate::experiments::Plan;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
-    /// What to run; everything when nothing is named
+    /// What to run; everything but `soak` when nothing is named
     experiments: Vec<Experiment>,
-    /// Fewer and shorter samples: a first look in a few minutes
+    /// Fewer and shorter samples: a first look in two or three minutes instead of half an hour
     #[arg(long)]
     quick: bool,
+    /// How long `soak` runs
+    #[arg(long, default_value_t = 10.0, value_name = "MINUTES", value_parser = minutes)]
+    minutes: f64,
     /// The core of the switch
     #[arg(long, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
@@ -74,10 +79,26 @@ enum Experiment {
     Load,
     /// TCP super-frames of 64 KiB, beside the peers and beside memcpy
     Bulk,
+    /// Throughput of one pair, by number of idle ports beside it
+    Ports,
+    /// Throughput of two pairs, by number of forwarding threads
+    Workers,
     /// CPU use without traffic, by number of attached ports
     Idle,
     /// Memory and start-up time by number of ports
     Growth,
+    /// Full load while ports come and go: is every frame accounted for? Only when named
+    Soak,
+}
+
+/// More than none, and less than a year.
+fn minutes(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if value > 0.0 && value < 525_600.0 {
+        Ok(value)
+    } else {
+        Err("minutes are more than 0".to_owned())
+    }
 }
 
 fn main() -> ExitCode {
@@ -93,11 +114,13 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop::on_signals()?;
     machine::raise_open_files();
+    folders::clean();
     let plan = Plan::new(&arguments)?;
     std::fs::create_dir_all(&plan.out)?;
     let mut wanted = arguments.experiments.clone();
     if wanted.is_empty() {
         wanted = Experiment::value_variants().to_vec();
+        wanted.retain(|experiment| *experiment != Experiment::Soak);
     }
     wanted.sort();
     wanted.dedup();
@@ -109,8 +132,15 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Lean => experiments::throughput::lean(&plan)?,
             Experiment::Load => experiments::load::load(&plan)?,
             Experiment::Bulk => experiments::bulk::bulk(&plan)?,
+            Experiment::Ports => experiments::scaling::ports(&plan)?,
+            Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
+            Experiment::Soak => {
+                let time = Duration::from_secs_f64(60.0 * arguments.minutes);
+                experiments::soak::soak(&plan, time)?;
+                continue;
+            }
         };
         report.save(&plan.out)?;
         println!("{}", report.markdown());

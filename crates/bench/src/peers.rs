@@ -1,16 +1,20 @@
 //! The switches that are measured. Each is started with two vhost-user ports, and with one forwarding thread on
-//! the switch's core.
+//! the switch's core; but the Linux bridge has TAP ports, and forwards in its client's threads.
 
+mod bridge;
 mod forwarder;
 pub(crate) mod lasthop;
 mod ovs;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tempfile::TempDir;
+use testkit::FakeGuest;
 
+use crate::clients::{Layout, Traffic};
 use crate::experiments::Plan;
 use crate::process::{Process, installed};
 use crate::procfs;
@@ -26,27 +30,35 @@ pub(crate) enum Kind {
     Lasthop,
     Ovs,
     Forwarder,
+    Bridge,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::Lasthop, Self::Ovs, Self::Forwarder];
+    /// Ours first.
+    pub(crate) const ALL: [Self; 4] = [Self::Lasthop, Self::Ovs, Self::Forwarder, Self::Bridge];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lasthop => "Lasthop",
             Self::Ovs => "OVS-DPDK",
             Self::Forwarder => "DPDK forwarder",
+            Self::Bridge => "Linux bridge",
         }
     }
 
     /// Huge pages of 2 MiB that it wants.
     pub(crate) fn huge_pages(self) -> u64 {
         match self {
-            Self::Lasthop => 0,
+            Self::Lasthop | Self::Bridge => 0,
             // 300 MB at start, and 262144 buffers for the ports. Of less it leaves nothing to others.
             Self::Ovs => 640,
             Self::Forwarder => 224,
         }
+    }
+
+    /// Whether it can be measured with this traffic. TAP devices have no queues of virtio.
+    pub(crate) fn takes(self, layout: Layout, traffic: Traffic) -> bool {
+        self != Self::Bridge || (layout == Layout::Split && traffic == Traffic::Bounce)
     }
 
     /// Why it cannot be measured here at all.
@@ -58,19 +70,35 @@ impl Kind {
             ),
             Self::Ovs => (ovs::SWITCH.to_owned(), "install openvswitch-switch-dpdk"),
             Self::Forwarder => (PROGRAM_DPDK.to_owned(), "install dpdk and dpdk-dev"),
+            Self::Bridge if !Path::new(bridge::DEVICE).exists() => {
+                (bridge::DEVICE.to_owned(), "the kernel lacks TAP devices")
+            }
+            Self::Bridge => ("ip".to_owned(), "install iproute2"),
         };
         (!installed(&program)).then(|| format!("there is no {program}: {package}"))
     }
 }
 
-/// A running switch with two ports.
+/// Where a client is attached to a switch.
+enum Ports {
+    /// vhost-user sockets, two for each pair of ports.
+    Sockets {
+        paths: Vec<PathBuf>,
+        /// The switch dials.
+        client_listens: bool,
+    },
+    Taps([File; 2]),
+}
+
+/// A running switch.
 pub(crate) struct Peer {
     kind: Kind,
     processes: Vec<Process>,
-    sockets: [PathBuf; 2],
-    client_listens: bool,
+    ports: Ports,
+    /// On other ports than the client's, and silent.
+    _guests: Vec<FakeGuest>,
     /// Dropped last: what runs has files in it.
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Peer {
@@ -83,6 +111,7 @@ impl Peer {
             Kind::Lasthop => lasthop::start(plan),
             Kind::Ovs => ovs::start(plan),
             Kind::Forwarder => forwarder::start(plan),
+            Kind::Bridge => bridge::start(),
         }
     }
 
@@ -90,14 +119,25 @@ impl Peer {
         self.kind
     }
 
-    /// The sockets of its two ports.
-    pub(crate) fn sockets(&self) -> &[PathBuf; 2] {
-        &self.sockets
+    /// The sockets of its ports for the client.
+    pub(crate) fn sockets(&self) -> &[PathBuf] {
+        match &self.ports {
+            Ports::Sockets { paths, .. } => paths,
+            Ports::Taps(_) => &[],
+        }
     }
 
     /// Whether the switch dials, so that the client has to listen.
     pub(crate) fn client_listens(&self) -> bool {
-        self.client_listens
+        matches!(self.ports, Ports::Sockets { client_listens, .. } if client_listens)
+    }
+
+    /// Its TAP devices, if it has no sockets.
+    pub(crate) fn taps(&self) -> Option<&[File; 2]> {
+        match &self.ports {
+            Ports::Sockets { .. } => None,
+            Ports::Taps(taps) => Some(taps),
+        }
     }
 
     /// Takes a switch that polls off its core. One that sleeps without traffic is left alone: its supervisor

@@ -39,6 +39,12 @@ impl Placement {
         }
     }
 
+    /// The label of a measurement, if it is the same before and after.
+    pub(crate) fn of_both(trips_ns: [f64; 2], near_below: f64) -> Option<Self> {
+        let [before, after] = trips_ns.map(|ns| Self::of(ns, near_below));
+        (before == after).then_some(before)
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -85,7 +91,8 @@ pub(crate) fn round_trip(cores: [usize; 2]) -> Result<f64> {
     })
 }
 
-fn pin(core: usize) -> Result<()> {
+/// Keeps the calling thread on one core.
+pub(crate) fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     sched_setaffinity(None, &set).with_context(|| format!("there is no core {core} for us"))

@@ -9,13 +9,14 @@ use plotters::prelude::*;
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
 const SIZE: (u32, u32) = (800, 480);
-const COLORS: [RGBColor; 6] = [
+const COLORS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0x99, 0x99, 0x99),
+    RGBColor(0xcc, 0x79, 0xa7),
 ];
 
 /// Draws curves over a logarithmic axis that starts at the smallest `x`; the other starts at 0. Nothing is written
@@ -50,6 +51,7 @@ fn draw(
         .build_cartesian_2d((least * 0.9..most * 1.1).log_scale(), 0.0..top * 1.1)?;
     chart
         .configure_mesh()
+        .max_light_lines(0)
         .x_desc(axes[0])
         .y_desc(axes[1])
         .x_label_formatter(&|x| format!("{x:.*}", usize::from(*x < 1.0)))
@@ -62,11 +64,15 @@ fn draw(
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
-        .draw()?;
+    // One curve has its name in the title. The corner is empty, because curves hardly ever come near 0.
+    if curves.len() > 1 {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK)
+            .draw()?;
+    }
     area.present()?;
     Ok(())
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Ticks of `/proc` in a second; Linux fixes USER_HZ for programs.
 const TICKS: f64 = 100.0;
@@ -22,15 +25,14 @@ impl CpuTimes {
         let (busy, steal) =
             total(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or_default();
         let us = std::process::id();
-        let mut family = descendants(us);
-        family.push(us);
+        let started: f64 = descendants(us)
+            .into_iter()
+            .map(|pid| cpu_seconds(pid) + ended_seconds(pid))
+            .sum();
         Self {
             busy,
             steal,
-            ours: family
-                .into_iter()
-                .map(|pid| cpu_seconds(pid) + ended_seconds(pid))
-                .sum(),
+            ours: started + own_seconds() + ended_seconds(us),
         }
     }
 
@@ -75,7 +77,13 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     })
 }
 
-/// The same from the scheduler's own nanoseconds, where the kernel has them.
+/// CPU time of this process, of threads that have ended too.
+fn own_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// CPU time of a process's threads from the scheduler's own nanoseconds, where the kernel has them.
 fn exact_seconds(pid: u32) -> Option<f64> {
     let mut sum = 0.0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
@@ -138,11 +146,24 @@ pub(crate) fn family_seconds(pid: u32) -> f64 {
 pub(crate) fn family_kib(pid: u32) -> u64 {
     let mut family = descendants(pid);
     family.push(pid);
-    let one = |pid| {
-        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        proportional(&text).or_else(|| status(pid, "RssAnon").and_then(|value| kib(&value)))
-    };
-    family.into_iter().filter_map(one).sum()
+    family.into_iter().filter_map(memory_kib).sum()
+}
+
+/// Memory of one process; None when it is gone.
+pub(crate) fn memory_kib(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    proportional(&text).or_else(|| status(pid, "RssAnon").and_then(|value| kib(&value)))
+}
+
+/// Open descriptors of a process; None when it is gone.
+pub(crate) fn descriptors(pid: u32) -> Option<u64> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    u64::try_from(entries.count()).ok()
+}
+
+/// The name of a process, 15 bytes at most; None when it is gone.
+pub(crate) fn name(pid: u32) -> Option<String> {
+    status(pid, "Name")
 }
 
 /// Anonymous and shared memory of `/proc/PID/smaps_rollup`, in KiB.
@@ -210,6 +231,15 @@ mod tests {
             "Rss: 900 kB\nPss: 500 kB\nPss_Anon:  100 kB\nPss_File: 350 kB\nPss_Shmem: 50 kB\n";
         assert_eq!(proportional(rollup), Some(150));
         assert_eq!(proportional("Pss: 500 kB\n"), None);
+    }
+
+    #[test]
+    fn threads_that_ended_were_ours() {
+        let before = own_seconds();
+        std::thread::spawn(|| while own_seconds() < 0.01 {})
+            .join()
+            .expect("a thread");
+        assert!(own_seconds() >= 0.01_f64.max(before));
     }
 
     #[test]

@@ -44,11 +44,25 @@ pub(crate) enum Body {
     Load { samples: Vec<Sample> },
     /// Samples of super-frames, of several peers, each with a plain copy.
     Bulk { samples: Vec<Sample> },
+    /// Samples of Lasthop alone, whose cells are compared with the first of them.
+    Scaling {
+        axis: &'static str,
+        samples: Vec<Sample>,
+    },
     /// Figures of Lasthop alone; the first column is what the others depend on.
     Table {
         columns: Vec<&'static str>,
-        rows: Vec<Vec<f64>>,
+        rows: Vec<Row>,
     },
+}
+
+/// Figures that were taken together.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) values: Vec<f64>,
+    /// Round trips of a cache line between the cores, before and after.
+    pub(crate) trips_ns: [f64; 2],
+    pub(crate) placement: Placement,
 }
 
 impl Report {
@@ -77,7 +91,7 @@ impl Report {
             .with_context(|| path.display().to_string())?;
         progress(&format!("{} is written", path.display()));
         match &self.body {
-            Body::Throughput { axis, samples } => {
+            Body::Throughput { axis, samples } | Body::Scaling { axis, samples } => {
                 for placement in [Placement::Near, Placement::Far] {
                     let path = folder.join(format!("{stem}-{}.svg", placement.name()));
                     let title = format!("{}, cores {}", self.title, placement.name());
@@ -89,7 +103,10 @@ impl Report {
             Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
                 for (index, column) in columns.iter().enumerate().skip(1) {
-                    let points = rows.iter().map(|row| (row[0], row[index])).collect();
+                    let points = rows
+                        .iter()
+                        .map(|row| (row.values[0], row.values[index]))
+                        .collect();
                     let path = folder.join(format!("{stem}-{index}.svg"));
                     let curve = [("Lasthop".to_owned(), points)];
                     plot::lines(&path, &self.title, [columns[0], column], &curve)?;
@@ -106,11 +123,13 @@ impl Report {
             Body::Throughput { samples, .. } => throughput_table(samples),
             Body::Load { samples } => load::table(samples),
             Body::Bulk { samples } => bulk::table(samples),
+            Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };
         for note in &self.notes {
+            let words: Vec<&str> = note.split_whitespace().collect();
             // Writing to a string does not fail.
-            let _ = write!(text, "\nNote: {}.", note.trim_end());
+            let _ = write!(text, "\nNote: {}.", words.join(" "));
         }
         text
     }
@@ -176,16 +195,23 @@ fn cells(samples: &[Sample]) -> Vec<Cell> {
     cells
 }
 
+/// The switches that were measured, ours first.
+fn kinds(samples: &[Sample]) -> Vec<Kind> {
+    let there = |kind: &Kind| samples.iter().any(|sample| sample.peer == kind.name());
+    Kind::ALL.into_iter().filter(there).collect()
+}
+
 fn throughput_table(samples: &[Sample]) -> String {
-    let [ours, others @ ..] = Kind::ALL;
+    let kinds = kinds(samples);
+    let others = kinds.iter().filter(|kind| **kind != Kind::Lasthop);
     let mut head = vec!["traffic".to_owned(), "cores".to_owned()];
-    head.extend(others.map(|kind| format!("{} / {}", ours.name(), kind.name())));
-    head.extend(Kind::ALL.map(|kind| format!("{} Mpps", kind.name())));
+    head.extend(others.map(|kind| format!("{} / {}", Kind::Lasthop.name(), kind.name())));
+    head.extend(kinds.iter().map(|kind| format!("{} Mpps", kind.name())));
     head.push("samples".to_owned());
     let mut rows = Vec::new();
     for cell in cells(samples) {
         for placement in [Placement::Near, Placement::Far] {
-            rows.extend(throughput_row(samples, &cell, placement));
+            rows.extend(throughput_row(samples, &kinds, &cell, placement));
         }
     }
     table(&head, &rows) + &dropped(samples)
@@ -194,10 +220,8 @@ fn throughput_table(samples: &[Sample]) -> String {
 /// How many samples do not count, and why.
 fn dropped(samples: &[Sample]) -> String {
     let count = |verdict| {
-        samples
-            .iter()
-            .filter(|sample| sample.verdict == verdict)
-            .count()
+        let with = samples.iter().filter(|sample| sample.verdict == verdict);
+        with.count()
     };
     format!(
         "\nOf {} samples, {} were dropped because the placement flipped and {} because others used the machine.\n",
@@ -207,48 +231,96 @@ fn dropped(samples: &[Sample]) -> String {
     )
 }
 
-fn throughput_row(samples: &[Sample], cell: &Cell, placement: Placement) -> Option<Vec<String>> {
-    let rates = Kind::ALL.map(|kind| rate(samples, kind, cell, placement));
-    rates.iter().any(Option::is_some).then(|| {
-        let [ours, others @ ..] = rates;
-        let trips = Kind::ALL.map(|kind| {
-            kept(samples, kind, cell, placement)
-                .flat_map(|sample| [sample.before_ns, sample.after_ns])
-        });
-        let trips: Vec<f64> = trips.into_iter().flatten().collect();
-        let ns = median(&trips).unwrap_or_default();
-        let mut row = vec![
-            cell.name.clone(),
-            format!("{}, {ns:.0} ns", placement.name()),
-        ];
-        row.extend(others.map(|theirs| shown(ratio(ours, theirs), "x")));
-        row.extend(rates.map(|rate| shown(rate, "")));
-        let counts = Kind::ALL.map(|kind| kept(samples, kind, cell, placement).count().to_string());
-        row.push(counts.join(" "));
-        row
-    })
+fn throughput_row(
+    samples: &[Sample],
+    kinds: &[Kind],
+    cell: &Cell,
+    placement: Placement,
+) -> Option<Vec<String>> {
+    let rate = |kind| rate(samples, kind, cell, placement);
+    if !kinds.iter().any(|&kind| rate(kind).is_some()) {
+        return None;
+    }
+    let of = |&kind| kept(samples, kind, cell, placement);
+    let others = kinds.iter().filter(|kind| **kind != Kind::Lasthop);
+    let mut row = vec![
+        cell.name.clone(),
+        cores(placement, kinds.iter().flat_map(of)),
+    ];
+    row.extend(others.map(|&theirs| shown(ratio(rate(Kind::Lasthop), rate(theirs)), "x")));
+    row.extend(kinds.iter().map(|&kind| shown(rate(kind), "")));
+    let counts: Vec<String> = kinds
+        .iter()
+        .map(|kind| of(kind).count().to_string())
+        .collect();
+    row.push(counts.join(" "));
+    Some(row)
+}
+
+/// The placement, and the median of the round trips around these samples.
+fn cores<'a>(placement: Placement, samples: impl Iterator<Item = &'a Sample>) -> String {
+    let trips: Vec<f64> = samples
+        .flat_map(|sample| [sample.before_ns, sample.after_ns])
+        .collect();
+    let ns = median(&trips).unwrap_or_default();
+    format!("{}, {ns:.0} ns", placement.name())
+}
+
+fn scaling_table(samples: &[Sample]) -> String {
+    let cells = cells(samples);
+    let first = cells.first().map_or("", |cell| &cell.name);
+    let head = [
+        "setting",
+        "cores",
+        &format!("to {first}"),
+        "Mpps",
+        "samples",
+    ];
+    let mut rows = Vec::new();
+    for placement in [Placement::Near, Placement::Far] {
+        let rate = |cell| rate(samples, Kind::Lasthop, cell, placement);
+        for cell in cells.iter().filter(|cell| rate(cell).is_some()) {
+            let of = || kept(samples, Kind::Lasthop, cell, placement);
+            rows.push(vec![
+                cell.name.clone(),
+                cores(placement, of()),
+                shown(ratio(rate(cell), rate(&cells[0])), "x"),
+                shown(rate(cell), ""),
+                of().count().to_string(),
+            ]);
+        }
+    }
+    table(&head.map(str::to_owned), &rows) + &dropped(samples)
 }
 
 fn shown(value: Option<f64>, unit: &str) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}{unit}"))
 }
 
-fn plain_table(columns: &[&str], rows: &[Vec<f64>]) -> String {
-    let head: Vec<String> = columns.iter().map(ToString::to_string).collect();
-    let line = |row: &Vec<f64>| {
-        let cells = row.iter().enumerate();
-        cells
+fn plain_table(columns: &[&str], rows: &[Row]) -> String {
+    let mut head: Vec<String> = columns.iter().map(ToString::to_string).collect();
+    head.insert(1, "cores".to_owned());
+    let line = |row: &Row| {
+        let cells = row.values.iter().enumerate();
+        let mut cells: Vec<String> = cells
             .map(|(index, value)| match index {
                 0 => format!("{value:.0}"),
                 _ => format!("{value:.2}"),
             })
-            .collect()
+            .collect();
+        let ns = median(&row.trips_ns).unwrap_or_default();
+        cells.insert(1, format!("{}, {ns:.0} ns", row.placement.name()));
+        cells
     };
     let rows: Vec<Vec<String>> = rows.iter().map(line).collect();
     table(&head, &rows)
 }
 
-fn table(head: &[String], rows: &[Vec<String>]) -> String {
+/// A table in Markdown.
+pub(crate) fn table(head: &[String], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() {
+        return "Nothing was measured.\n".to_owned();
+    }
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let ruler = format!("|{}\n", "---|".repeat(head.len()));
     line(head) + &ruler + &rows.iter().map(|row| line(row)).collect::<String>()

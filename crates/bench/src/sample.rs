@@ -35,7 +35,7 @@ pub(crate) enum Verdict {
 }
 
 /// What is measured: one row of a table, one point of a plot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Cell {
     /// The traffic: `64 B split`.
     pub(crate) name: String,
@@ -168,8 +168,7 @@ struct Surroundings {
 
 /// The label, if both ends of the sample agree on one; and whether it counts.
 fn judge(around: Surroundings, near_below: f64) -> (Option<Placement>, Verdict) {
-    let [before, after] = around.trips_ns.map(|ns| Placement::of(ns, near_below));
-    let placement = (before == after).then_some(before);
+    let placement = Placement::of_both(around.trips_ns, near_below);
     let allowed = OTHERS_SHARE.mul_add(around.seconds, TICK_ERROR);
     let verdict = if around.others > allowed || around.steal > allowed {
         Verdict::Disturbed

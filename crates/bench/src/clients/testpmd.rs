@@ -1,13 +1,14 @@
 //! DPDK's testpmd with two `net_virtio_user` ports, in ordinary pages, forwarding on the client's core.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
 
-use super::{Client, Layout, Traffic};
+use super::{Client, Layout, Traffic, replay};
 use crate::experiments::Plan;
+use crate::folders;
 use crate::peers::{PROGRAM_DPDK, Peer};
 use crate::process::{Process, words};
 use crate::stop;
@@ -15,6 +16,10 @@ use crate::stop;
 /// How long testpmd may take for anything that it prints.
 const ANSWER: Duration = Duration::from_secs(20);
 const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+/// Bytes of frames that are replayed.
+const REPLAYED: u16 = 64;
+/// Packet buffers beside those that hold a capture.
+const BUFFERS: u32 = 16384;
 /// What it prints when it starts to forward, and with each port's statistics.
 const STARTED: &str = "packet forwarding - ports=";
 const RATE: &str = "Rx-pps:";
@@ -35,19 +40,25 @@ impl Testpmd {
         layout: Layout,
         traffic: Traffic,
     ) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("lasthop-bench-pmd-")
-            .tempdir()?;
+        let folder = folders::new("pmd")?;
+        if let Traffic::Flows(flows) = traffic {
+            let [first, second] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+            replay::write(&capture(folder.path(), 0), REPLAYED, flows, first, second)?;
+            replay::write(&capture(folder.path(), 1), REPLAYED, flows, second, first)?;
+        }
         let arguments = arguments(plan, peer, layout, traffic, folder.path());
         let log = folder.path().join("log");
         let mut process = Process::start("testpmd", &[], &arguments, &log)?;
         process.wait_output("its ports come up", ANSWER, |output| {
             output.contains("Checking link statuses").then_some(())
         })?;
-        process.tell(match traffic {
-            Traffic::Bounce => "set fwd mac",
-            _ => "set fwd flowgen",
-        })?;
+        if let Traffic::Flows(_) = traffic {
+            // From each capture to its port; what arrives at the port goes to the capture, which drops it.
+            process.tell("set fwd io")?;
+            process.tell("set portlist 2,0,3,1")?;
+        } else {
+            process.tell("set fwd mac")?;
+        }
         Ok(Self {
             process,
             traffic,
@@ -58,7 +69,8 @@ impl Testpmd {
 
     fn show(&mut self) -> Result<String> {
         let before = self.process.output().matches(RATE).count();
-        self.process.tell("show port stats all")?;
+        self.process.tell("show port stats 0")?;
+        self.process.tell("show port stats 1")?;
         self.process
             .wait_output("its statistics", ANSWER, |output| {
                 // The line must be complete, so its neighbour counts: one for each port.
@@ -76,11 +88,16 @@ impl Client for Testpmd {
         if self.started > 0 {
             self.process.tell("stop")?;
         }
-        self.process.tell(&format!("set txpkts {size}"))?;
-        self.process.tell(match self.traffic {
-            Traffic::Bounce => "start tx_first 32",
-            _ => "start",
-        })?;
+        if let Traffic::Flows(_) = self.traffic {
+            ensure!(
+                size == u32::from(REPLAYED),
+                "the capture's frames have {REPLAYED} bytes"
+            );
+            self.process.tell("start")?;
+        } else {
+            self.process.tell(&format!("set txpkts {size}"))?;
+            self.process.tell("start tx_first 32")?;
+        }
         self.started += 1;
         let started = self.started;
         self.process.wait_output("forwarding", ANSWER, |output| {
@@ -125,6 +142,11 @@ fn last_rate(output: &str) -> Option<f64> {
     rates.map(|rates| rates.iter().sum())
 }
 
+/// Where the frames are that a port sends.
+fn capture(folder: &Path, port: usize) -> PathBuf {
+    folder.join(format!("{port}.pcap"))
+}
+
 fn arguments(
     plan: &Plan,
     peer: &Peer,
@@ -133,10 +155,17 @@ fn arguments(
     folder: &Path,
 ) -> Vec<String> {
     let [switch, client] = plan.cores;
+    let flows = match traffic {
+        Traffic::Flows(flows) => flows,
+        _ => 0,
+    };
+    let buffers = BUFFERS + 2 * flows;
+    // MiB: a buffer has 2.5 KiB, and some go round in queues.
+    let memory = 704 + buffers / 256;
     let prefix = folder.file_name().unwrap_or_default().to_string_lossy();
     // Line-buffered, because its output is read from a file while it runs. The main core takes commands only.
     let mut all = words(&format!(
-        "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m 768 -l {switch},{client} --main-lcore={switch} \
+        "stdbuf -oL {PROGRAM_DPDK} --no-pci --no-huge -m {memory} -l {switch},{client} --main-lcore={switch} \
          --no-telemetry --file-prefix={prefix}"
     ));
     for (index, socket) in peer.sockets().iter().enumerate() {
@@ -148,13 +177,19 @@ fn arguments(
             MACS[index]
         ));
     }
+    if flows > 0 {
+        all.extend([0, 1].map(|port| {
+            let path = capture(folder, port);
+            format!(
+                "--vdev=net_pcap{port},rx_pcap={},infinite_rx=1",
+                path.display()
+            )
+        }));
+    }
     all.extend(words(&format!(
-        "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs=16384 --eth-peer=0,{} --eth-peer=1,{}",
+        "-- -i --nb-cores=1 --txd=1024 --rxd=1024 --total-num-mbufs={buffers} --eth-peer=0,{} --eth-peer=1,{}",
         MACS[1], MACS[0]
     )));
-    if let Traffic::Flows(flows) = traffic {
-        all.push(format!("--flowgen-flows={flows}"));
-    }
     all
 }
 

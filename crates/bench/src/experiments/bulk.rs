@@ -6,6 +6,7 @@ use testkit::lean::SUPER_FRAME_LEN;
 use super::Plan;
 use super::throughput::Run;
 use crate::clients::{Layout, Traffic};
+use crate::peers::Kind;
 use crate::report::{Body, Report};
 
 /// Bulk in both directions, split and packed.
@@ -14,7 +15,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Report> {
         super_frames: true,
         ..plan.clone()
     };
-    let mut run = Run::new(&plan, "bulk");
+    let mut run = Run::new(&plan, "bulk", &Kind::ALL);
     for layout in [Layout::Split, Layout::Packed] {
         run.setting(layout, Traffic::Bulk, &[u32::from(SUPER_FRAME_LEN)])?;
     }

@@ -5,6 +5,7 @@ use anyhow::Result;
 use super::Plan;
 use super::throughput::Run;
 use crate::clients::{Layout, Traffic};
+use crate::peers::Kind;
 use crate::report::{Body, Report};
 
 /// Frames a second. At the first ones a switch that sleeps without traffic sleeps between two frames.
@@ -13,7 +14,7 @@ const SIZE: u32 = 64;
 
 /// CPU use and latency by offered load, one direction.
 pub(crate) fn load(plan: &Plan) -> Result<Report> {
-    let mut run = Run::new(plan, "load");
+    let mut run = Run::new(plan, "load", &Kind::ALL);
     for rate in RATES {
         run.setting(Layout::Split, Traffic::Paced(rate), &[SIZE])?;
     }

@@ -2,21 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use testkit::guest_ram::RegionSpec;
-use testkit::{FakeGuest, GuestConfig};
+use anyhow::Result;
 
 use super::{Plan, progress};
 use crate::peers::lasthop::Lasthop;
+use crate::placement::{Placement, round_trip};
 use crate::procfs::{CpuTimes, family_kib, family_seconds};
-use crate::report::{Body, Report};
+use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;
 use crate::stop;
 
 const IDLE_PORTS: [u32; 3] = [1, 16, 64];
 const GROWTH_PORTS: [u32; 4] = [1, 16, 64, 256];
-/// Memory of a guest that never sends.
-const GUEST_BYTES: u64 = 32 << 20;
 /// What attaching stirs up has settled by then.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How often a row is measured before it is given up.
@@ -60,15 +57,18 @@ fn rows(
     ports: &[u32],
     row: impl Fn(&Plan, u32) -> Result<Vec<f64>>,
 ) -> Result<Report> {
-    let (mut rows, mut notes, mut discarded) = (Vec::new(), Vec::new(), 0);
+    let (mut rows, mut notes, mut disturbed, mut flipped) = (Vec::new(), Vec::new(), 0, 0);
     for &ports in ports {
         let before = rows.len();
         for _ in 0..ATTEMPTS {
             wait_quiet(plan.patience / 20)?;
+            let before_ns = round_trip(plan.cores)?;
             let (start, cpu) = (Instant::now(), CpuTimes::now());
             let values = row(plan, ports)?;
             let cpu = CpuTimes::now().since(cpu);
             let others = (cpu.others() + cpu.steal) / start.elapsed().as_secs_f64();
+            let trips_ns = [before_ns, round_trip(plan.cores)?];
+            let placement = Placement::of_both(trips_ns, plan.near_below);
             let shown: Vec<String> = columns
                 .iter()
                 .zip(&values)
@@ -79,19 +79,29 @@ fn rows(
                 shown.join(", "),
                 100.0 * others
             ));
-            if others <= QUIET {
-                rows.push(values);
-                break;
+            match placement {
+                Some(placement) if others <= QUIET => {
+                    rows.push(Row {
+                        values,
+                        trips_ns,
+                        placement,
+                    });
+                    break;
+                }
+                Some(_) => disturbed += 1,
+                None => flipped += 1,
             }
-            discarded += 1;
         }
         if rows.len() == before {
-            notes.push(format!("{ports} ports: given up, others used the machine"));
+            notes.push(format!(
+                "{ports} ports: given up, no attempt was undisturbed"
+            ));
         }
     }
-    if discarded > 0 {
+    if disturbed + flipped > 0 {
         notes.push(format!(
-            "{discarded} measurements were discarded because others used the machine"
+            "{flipped} measurements were discarded because the placement flipped and {disturbed} because others used \
+             the machine"
         ));
     }
     Ok(Report::new(
@@ -105,7 +115,7 @@ fn rows(
 
 fn idle_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
     let lasthop = Lasthop::start(plan, ports)?;
-    let guests = attach(&lasthop, ports)?;
+    let guests = lasthop.attach(0..ports)?;
     stop::sleep(SETTLE)?;
     let (start, used) = (Instant::now(), family_seconds(lasthop.pid()));
     stop::sleep(plan.idle)?;
@@ -120,7 +130,7 @@ fn growth_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
     let lasthop = Lasthop::start(plan, ports)?;
     let alone = mib(family_kib(lasthop.pid()));
     let begin = Instant::now();
-    let guests = attach(&lasthop, ports)?;
+    let guests = lasthop.attach(0..ports)?;
     let attaching = begin.elapsed();
     stop::sleep(SETTLE)?;
     let attached = mib(family_kib(lasthop.pid()));
@@ -137,25 +147,6 @@ fn growth_row(plan: &Plan, ports: u32) -> Result<Vec<f64>> {
         attached,
         attached * 1024.0 / ports,
     ])
-}
-
-/// One guest on each port, with its link up.
-fn attach(lasthop: &Lasthop, ports: u32) -> Result<Vec<FakeGuest>> {
-    let one = |port: u32| {
-        stop::check()?;
-        let config = GuestConfig {
-            regions: Some(vec![RegionSpec::at(0, GUEST_BYTES)]),
-            ..GuestConfig::default()
-        };
-        let number = u8::try_from(port % 250).unwrap_or_default() + 1;
-        let mut guest = FakeGuest::connect(&lasthop.socket(port), config.guest(number))
-            .with_context(|| format!("guest {port} is not attached"))?;
-        guest
-            .wait_link()
-            .with_context(|| format!("guest {port} has no link"))?;
-        Ok(guest)
-    };
-    (0..ports).map(one).collect()
 }
 
 fn mib(kib: u64) -> f64 {

@@ -16,37 +16,51 @@ const SIZES: [u32; 3] = [64, 256, 1500];
 /// How long frames may take to arrive after a client was attached, and how long each look for them is.
 const ARRIVE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_millis(100);
-const FLOWS: [u32; 3] = [1, 1024, 100_000];
+const FLOWS: &[u32] = &[1, 1024, 100_000];
+const FLOWS_QUICK: &[u32] = &[1, 100_000];
+const BRIDGE: &str = "The Linux bridge has TAP ports, so another client: a thread on each core writes and reads a \
+    frame with a system call, and the bridge works inside of these calls, on both cores; rows of split queues only";
+const BOUNCE: &str = "testpmd's frames bounce until they are dropped: a switch that drops some of the first 2048 has \
+    fewer on their way, which then fit its caches, so a peer may be far faster in one run than in another (lean has a \
+    row of 1500 bytes without this effect)";
+const REPLAY: &str = "testpmd replays captures with the addresses of its ports, because its flow generator has one \
+    source address for both; with 100000 flows its own buffers no longer fit the caches";
 
 /// By frame size, split and packed.
 pub(crate) fn frames(plan: &Plan) -> Result<Report> {
-    let mut run = Run::new(plan, "frames");
+    let mut run = Run::new(plan, "frames", &Kind::ALL);
+    run.note(BRIDGE);
+    run.note(BOUNCE);
     for layout in [Layout::Split, Layout::Packed] {
         run.setting(layout, Traffic::Bounce, &SIZES)?;
     }
     Ok(run.report("Throughput by frame size", by("bytes of a frame")))
 }
 
-/// By number of flows, 64 bytes, split. Frames of both ports have one source address, which moves from port to
-/// port for a switch that learns.
+/// By number of flows, 64 bytes, split.
 pub(crate) fn flows(plan: &Plan) -> Result<Report> {
-    let mut run = Run::new(plan, "flows");
-    for flows in FLOWS {
+    let mut run = Run::new(plan, "flows", &Kind::ALL);
+    for &flows in numbers_of_flows(plan) {
         run.setting(Layout::Split, Traffic::Flows(flows), &[64])?;
     }
+    run.note(REPLAY);
     Ok(run.report(
         "Throughput by flows, 64-byte frames, split queues",
         by("flows"),
     ))
 }
 
+fn numbers_of_flows(plan: &Plan) -> &'static [u32] {
+    if plan.quick { FLOWS_QUICK } else { FLOWS }
+}
+
 /// With a client that leaves the limit to the switch, by number of flows and size.
 pub(crate) fn lean(plan: &Plan) -> Result<Report> {
-    let mut run = Run::new(plan, "lean");
-    for flows in FLOWS {
-        run.setting(Layout::Split, Traffic::Lean(flows), &[64])?;
+    let mut run = Run::new(plan, "lean", &Kind::ALL);
+    for &flows in numbers_of_flows(plan) {
+        let sizes: &[u32] = if flows == 1 { &[64, 1500] } else { &[64] };
+        run.setting(Layout::Split, Traffic::Lean(flows), sizes)?;
     }
-    run.setting(Layout::Split, Traffic::Lean(1), &[1500])?;
     run.setting(Layout::Packed, Traffic::Lean(1024), &[64])?;
     for (layout, size) in [
         (Layout::Split, 64),
@@ -63,10 +77,11 @@ fn by(axis: &'static str) -> impl FnOnce(Vec<Sample>) -> Body {
     move |samples| Body::Throughput { axis, samples }
 }
 
-/// A peer with its client; both frozen but for their own samples. The client goes first.
-struct Pair {
-    client: Box<dyn Client>,
-    peer: Peer,
+/// A peer with its client and what is measured there; both frozen but for their own samples. The client goes first.
+pub(crate) struct Pair {
+    pub(crate) client: Box<dyn Client>,
+    pub(crate) peer: Peer,
+    pub(crate) cell: Cell,
 }
 
 impl Pair {
@@ -91,7 +106,7 @@ impl Pair {
 }
 
 /// An experiment that is being run: peers in turn, sample by sample.
-pub(super) struct Run<'a> {
+pub(crate) struct Run<'a> {
     plan: &'a Plan,
     name: &'static str,
     samples: Vec<Sample>,
@@ -102,13 +117,13 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(plan: &'a Plan, name: &'static str) -> Self {
+    /// Makes room for these peers.
+    pub(crate) fn new(plan: &'a Plan, name: &'static str, kinds: &[Kind]) -> Self {
         let mut notes = Vec::new();
-        let wanted = Kind::ALL.map(Kind::huge_pages).iter().sum();
+        let wanted = kinds.iter().map(|kind| kind.huge_pages()).sum();
         let pages = HugePages::reserve(wanted)
             .map_err(|error| notes.push(format!("no huge pages, so no DPDK peers: {error:#}")))
             .ok();
-        notes.push("Linux bridge with TAP: not measured yet".to_owned());
         Self {
             plan,
             name,
@@ -127,7 +142,10 @@ impl<'a> Run<'a> {
         sizes: &[u32],
     ) -> Result<()> {
         let mut pairs = Vec::new();
-        for kind in Kind::ALL {
+        for kind in Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.takes(layout, traffic))
+        {
             if kind.huge_pages() > 0 && self.pages.is_none() {
                 continue;
             }
@@ -146,35 +164,35 @@ impl<'a> Run<'a> {
             }
         }
         for &size in sizes {
-            self.size(&mut pairs, &cell(layout, traffic, size), size)?;
+            for pair in &mut pairs {
+                pair.cell = cell(layout, traffic, size);
+            }
+            self.turns(&mut pairs, size)?;
         }
         Ok(())
     }
 
-    fn size(&mut self, pairs: &mut [Pair], cell: &Cell, size: u32) -> Result<()> {
+    /// Samples of all pairs in turn with frames of `size` bytes. Those that do not count are taken again, within
+    /// bounds.
+    pub(crate) fn turns(&mut self, pairs: &mut [Pair], size: u32) -> Result<()> {
         let mut ready = Vec::new();
         for pair in pairs {
             match pair.prepare(size) {
                 Ok(()) => ready.push(pair),
                 Err(error) => {
                     stop::check()?;
-                    self.leave_out(format!(
-                        "{}, {}: {error:#}",
-                        pair.peer.kind().name(),
-                        cell.name
-                    ));
+                    let name = pair.peer.kind().name();
+                    self.leave_out(format!("{name}, {}: {error:#}", pair.cell.name));
                 }
             }
         }
-        let mut pairs = ready;
-        // Samples that do not count are taken again, within bounds.
         for round in 1..=2 * self.plan.rounds {
-            if pairs.iter().all(|pair| self.enough(pair.peer.kind(), cell)) {
+            if ready.iter().all(|pair| self.enough(pair)) {
                 break;
             }
-            for pair in &mut pairs {
+            for pair in &mut ready {
                 self.wait_if_disturbed()?;
-                let sample = take(self.plan, &pair.peer, &mut *pair.client, cell, round)?;
+                let sample = take(self.plan, &pair.peer, &mut *pair.client, &pair.cell, round)?;
                 self.say(&sample);
                 self.samples.push(sample);
             }
@@ -182,7 +200,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn leave_out(&mut self, note: String) {
+    /// Adds what readers of the table should know.
+    pub(crate) fn note(&mut self, note: &str) {
+        self.notes.push(note.to_owned());
+    }
+
+    /// Goes on without something, and says why.
+    pub(crate) fn leave_out(&mut self, note: String) {
         progress(&note);
         self.notes.push(note);
     }
@@ -201,9 +225,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn enough(&self, kind: Kind, cell: &Cell) -> bool {
+    fn enough(&self, pair: &Pair) -> bool {
         let kept = self.samples.iter().filter(|sample| {
-            sample.peer == kind.name() && sample.cell == *cell && sample.verdict == Verdict::Kept
+            sample.peer == pair.peer.kind().name()
+                && sample.cell == pair.cell
+                && sample.verdict == Verdict::Kept
         });
         kept.count() >= self.plan.rounds as usize
     }
@@ -227,7 +253,8 @@ impl<'a> Run<'a> {
         ));
     }
 
-    pub(super) fn report(self, title: &str, body: impl FnOnce(Vec<Sample>) -> Body) -> Report {
+    /// The report, with the samples in the body that is asked for.
+    pub(crate) fn report(self, title: &str, body: impl FnOnce(Vec<Sample>) -> Body) -> Report {
         let body = body(self.samples);
         Report::new(self.plan, self.name, title, self.notes, body)
     }
@@ -238,7 +265,8 @@ fn start(plan: &Plan, kind: Kind, layout: Layout, traffic: Traffic) -> Result<Pa
     let client = clients::start(plan, &peer, layout, traffic)?;
     client.freeze()?;
     peer.freeze();
-    Ok(Pair { client, peer })
+    let cell = Cell::default();
+    Ok(Pair { client, peer, cell })
 }
 
 fn cell(layout: Layout, traffic: Traffic, size: u32) -> Cell {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Kind, PROGRAM_DPDK, Peer, START};
+use super::{Kind, PROGRAM_DPDK, Peer, Ports, START};
 use crate::experiments::Plan;
+use crate::folders;
 use crate::process::{Process, words};
 use crate::stop;
 
@@ -13,9 +14,7 @@ use crate::stop;
 const SETTLE: Duration = Duration::from_millis(100);
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
-    let folder = tempfile::Builder::new()
-        .prefix("lasthop-bench-fwd-")
-        .tempdir()?;
+    let folder = folders::new("fwd")?;
     let [switch, client] = plan.cores;
     let sockets = ["s0.sock", "s1.sock"].map(|name| folder.path().join(name));
     let [first, second] = [&sockets[0], &sockets[1]].map(|socket| socket.display());
@@ -36,8 +35,11 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     Ok(Peer {
         kind: Kind::Forwarder,
         processes: vec![process],
-        sockets,
-        client_listens: false,
-        _folder: folder,
+        ports: Ports::Sockets {
+            paths: sockets.to_vec(),
+            client_listens: false,
+        },
+        _guests: Vec::new(),
+        _folder: Some(folder),
     })
 }

@@ -1,30 +1,45 @@
 //! Lasthop, with as many ports as wanted, all in one segment.
 
-use std::fmt::Write as _;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tempfile::TempDir;
+use testkit::guest_ram::RegionSpec;
+use testkit::{FakeGuest, GuestConfig};
 
-use super::{Kind, Peer, START};
+use super::{Kind, Peer, Ports, START};
 use crate::experiments::Plan;
-use crate::process::Process;
+use crate::folders;
+use crate::process::{Process, run};
+use crate::stop;
+
+/// Memory of a guest that never sends.
+const GUEST_BYTES: u64 = 32 << 20;
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
-    let running = Lasthop::start(plan, 2)?;
-    Ok(Peer {
-        kind: Kind::Lasthop,
-        sockets: [0, 1].map(|port| running.socket(port)),
-        processes: vec![running.process],
-        client_listens: false,
-        _folder: running.folder,
-    })
+    with_idle(plan, 0)
+}
+
+/// One pair of ports for a client, and more with a silent guest each.
+pub(crate) fn with_idle(plan: &Plan, idle: u32) -> Result<Peer> {
+    let running = Lasthop::start(plan, 2 + idle)?;
+    let guests = running.attach(2..2 + idle)?;
+    Ok(running.into_peer(2, guests))
+}
+
+/// Two pairs of ports, and forwarding threads that may use both cores.
+pub(crate) fn with_workers(plan: &Plan, workers: u32) -> Result<Peer> {
+    let text = configuration(&format!("workers = {workers}\n"), 4);
+    let running = Lasthop::with(plan, &plan.cores, &text)?;
+    Ok(running.into_peer(4, Vec::new()))
 }
 
 /// A running Lasthop; ended when dropped.
 pub(crate) struct Lasthop {
+    program: PathBuf,
     process: Process,
     /// From the start of the program to "ready".
     pub(crate) start_up: Duration,
@@ -32,13 +47,16 @@ pub(crate) struct Lasthop {
 }
 
 impl Lasthop {
-    /// Starts Lasthop with `ports` listening ports and waits until it is ready.
+    /// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is ready.
     pub(crate) fn start(plan: &Plan, ports: u32) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("lasthop-bench-")
-            .tempdir()?;
+        Self::with(plan, &plan.cores[..1], &configuration("", ports))
+    }
+
+    /// The same on these cores, with this configuration.
+    pub(crate) fn with(plan: &Plan, cores: &[usize], configuration: &str) -> Result<Self> {
+        let folder = folders::new("lasthop")?;
         let file = folder.path().join("lasthop.toml");
-        fs::write(&file, configuration(ports))?;
+        fs::write(&file, configuration)?;
         let runtime = runtime(folder.path());
         fs::create_dir(&runtime)?;
         let program = plan.bin.join("lasthop");
@@ -51,8 +69,7 @@ impl Lasthop {
         ];
         let log = folder.path().join("log");
         let begin = Instant::now();
-        let cores = [plan.cores[0]];
-        let mut process = Process::start("lasthop", &cores, &words.map(str::to_owned), &log)?;
+        let mut process = Process::start("lasthop", cores, &words.map(str::to_owned), &log)?;
         process.wait_output("being ready", START, |output| {
             output
                 .lines()
@@ -60,6 +77,7 @@ impl Lasthop {
                 .then_some(())
         })?;
         Ok(Self {
+            program,
             process,
             start_up: begin.elapsed(),
             folder,
@@ -73,7 +91,53 @@ impl Lasthop {
 
     /// The socket of a port, counted from 0.
     pub(crate) fn socket(&self, port: u32) -> PathBuf {
-        runtime(self.folder.path()).join(format!("p{port}.sock"))
+        self.socket_of(&format!("p{port}"))
+    }
+
+    /// The socket of the port with this name.
+    pub(crate) fn socket_of(&self, port: &str) -> PathBuf {
+        runtime(self.folder.path()).join(format!("{port}.sock"))
+    }
+
+    /// Runs a command of the command line, and gives what it printed.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let mut words = vec![self.program.to_string_lossy().into_owned()];
+        words.extend(arguments.iter().map(|&word| word.to_owned()));
+        let runtime = runtime(self.folder.path());
+        run(&words, &[("LASTHOP_RUNTIME_DIR", &runtime)])
+    }
+
+    /// One silent guest on each of these ports, with its link up.
+    pub(crate) fn attach(&self, ports: Range<u32>) -> Result<Vec<FakeGuest>> {
+        let one = |port: u32| {
+            stop::check()?;
+            let config = GuestConfig {
+                regions: Some(vec![RegionSpec::at(0, GUEST_BYTES)]),
+                ..GuestConfig::default()
+            };
+            let number = u8::try_from(port % 250).unwrap_or_default() + 1;
+            let mut guest = FakeGuest::connect(&self.socket(port), config.guest(number))
+                .with_context(|| format!("guest {port} is not attached"))?;
+            guest
+                .wait_link()
+                .with_context(|| format!("guest {port} has no link"))?;
+            Ok(guest)
+        };
+        ports.map(one).collect()
+    }
+
+    /// A peer whose first `ports` ports are for the client.
+    fn into_peer(self, ports: u32, guests: Vec<FakeGuest>) -> Peer {
+        Peer {
+            kind: Kind::Lasthop,
+            ports: Ports::Sockets {
+                paths: (0..ports).map(|port| self.socket(port)).collect(),
+                client_listens: false,
+            },
+            processes: vec![self.process],
+            _guests: guests,
+            _folder: Some(self.folder),
+        }
     }
 
     /// Ends it in order.
@@ -86,15 +150,23 @@ fn runtime(folder: &Path) -> PathBuf {
     folder.join("run")
 }
 
-fn configuration(ports: u32) -> String {
-    let mut text = "[switch]\nname = \"bench\"\n".to_owned();
+/// With `keys` in the table of the switch.
+fn configuration(keys: &str, ports: u32) -> String {
+    let mut text = format!("[switch]\nname = \"bench\"\n{keys}");
     for port in 0..ports {
-        let socket = format!("p{port}.sock");
-        // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "\n[[port]]\nname = \"p{port}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\n"
-        );
+        text += &port_table(&format!("p{port}"), "default");
     }
     text
+}
+
+/// One port of a configuration.
+pub(crate) fn port_table(name: &str, segment: &str) -> String {
+    let keys = [
+        ("name", name),
+        ("kind", "vhost-user"),
+        ("socket", &format!("{name}.sock")),
+        ("segment", segment),
+    ];
+    let lines = keys.map(|(key, value)| format!("{key} = \"{value}\"\n"));
+    format!("\n[[port]]\n{}", lines.concat())
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use super::{Kind, Peer, START};
+use super::{Kind, Peer, Ports, START};
 use crate::experiments::Plan;
+use crate::folders;
 use crate::process::{Process, run, words};
 use crate::stop;
 
@@ -15,9 +16,7 @@ pub(super) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-d
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
-    let folder = tempfile::Builder::new()
-        .prefix("lasthop-bench-ovs-")
-        .tempdir()?;
+    let folder = folders::new("ovs")?;
     let path = folder.path();
     let database = start_database(path)?;
     configure(path, plan)?;
@@ -26,9 +25,12 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     Ok(Peer {
         kind: Kind::Ovs,
         processes: vec![switch, database],
-        sockets: ["v0.sock", "v1.sock"].map(|name| path.join(name)),
-        client_listens: true,
-        _folder: folder,
+        ports: Ports::Sockets {
+            paths: ["v0.sock", "v1.sock"].map(|name| path.join(name)).to_vec(),
+            client_listens: true,
+        },
+        _guests: Vec::new(),
+        _folder: Some(folder),
     })
 }
 

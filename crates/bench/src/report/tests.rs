@@ -48,12 +48,9 @@ fn ratios_come_first_and_compare_one_placement() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
         lines[2],
-        "| 64 B split | near, 55 ns | 1.50x | - | 15.00 | 10.00 | - | 3 1 0 |"
+        "| 64 B split | near, 55 ns | 1.50x | 15.00 | 10.00 | 3 1 |"
     );
-    assert_eq!(
-        lines[3],
-        "| 64 B split | far, 55 ns | - | - | 9.00 | - | - | 1 0 0 |"
-    );
+    assert_eq!(lines[3], "| 64 B split | far, 55 ns | - | 9.00 | - | 1 0 |");
 }
 
 #[test]
@@ -72,4 +69,41 @@ fn curves_hold_kept_medians() {
         ("OVS-DPDK, split".to_owned(), vec![(64.0, 10.0)]),
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn settings_are_compared_with_the_first() {
+    let near = Some(Placement::Near);
+    let mut all = vec![
+        sample(Kind::Lasthop, 10.0, near, Verdict::Kept),
+        sample(Kind::Lasthop, 9.5, near, Verdict::Kept),
+    ];
+    all[0].cell.name = "0 idle ports".to_owned();
+    all[1].cell.name = "256 idle ports".to_owned();
+    let text = scaling_table(&all);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "| setting | cores | to 0 idle ports | Mpps | samples |"
+    );
+    assert_eq!(
+        lines[2],
+        "| 0 idle ports | near, 55 ns | 1.00x | 10.00 | 1 |"
+    );
+    assert_eq!(
+        lines[3],
+        "| 256 idle ports | near, 55 ns | 0.95x | 9.50 | 1 |"
+    );
+}
+
+#[test]
+fn figures_stand_beside_their_placement() {
+    let rows = [Row {
+        values: vec![16.0, 0.034],
+        trips_ns: [50.0, 60.0],
+        placement: Placement::Near,
+    }];
+    let text = plain_table(&["ports", "CPU, % of a core"], &rows);
+    assert!(text.starts_with("| ports | cores | CPU, % of a core |\n"));
+    assert!(text.ends_with("| 16 | near, 55 ns | 0.03 |\n"));
 }

@@ -1,0 +1,87 @@
+//! The kernel's bridge between two TAP devices, in a network namespace of its own.
+//!
+//! Nothing of it has a name that others see: the namespace lives as long as the descriptors of its devices, so that
+//! the kernel removes it all with this process, whatever that dies of.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Kind, Peer, Ports};
+use crate::process::{run, words};
+
+pub(super) const DEVICE: &str = "/dev/net/tun";
+const NAMES: [&str; 2] = ["tap0", "tap1"];
+/// Frames that wait in a device, as in the queues of the other peers.
+const QUEUE: u32 = 1024;
+
+pub(super) fn start() -> Result<Peer> {
+    // A thread of its own, because it stays in the namespace.
+    let taps = std::thread::spawn(make).join();
+    let taps = taps.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    Ok(Peer {
+        kind: Kind::Bridge,
+        processes: Vec::new(),
+        ports: Ports::Taps(taps),
+        _guests: Vec::new(),
+        _folder: None,
+    })
+}
+
+fn make() -> Result<[File; 2]> {
+    // SAFETY: the call reads and writes no memory of ours; what it changes is the calling thread's own, which ends
+    // with this function and has children only for its `ip` commands.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        let error = io::Error::last_os_error();
+        return Err(error).context("a network namespace needs root");
+    }
+    // Frames of IPv6's own would be counted as ours. Without IPv6 there is nothing to switch off.
+    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let [first, second] = NAMES.map(open);
+    let taps = [first?, second?];
+    ip("link add br0 type bridge stp_state 0 mcast_snooping 0")?;
+    for name in NAMES {
+        ip(&format!(
+            "link set {name} mtu 9000 txqueuelen {QUEUE} master br0 up"
+        ))?;
+    }
+    ip("link set br0 up")?;
+    Ok(taps)
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    let none: [(&str, &Path); 0] = [];
+    run(&words(&format!("ip {arguments}")), &none).map(drop)
+}
+
+/// `struct ifreq` of `linux/if.h`, as TUNSETIFF reads it.
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    flags: u16,
+    /// The rest of a union of 24 bytes.
+    rest: [u8; 22],
+}
+
+/// A new TAP device that gives and takes frames as they are.
+fn open(name: &str) -> Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(DEVICE).context(DEVICE)?;
+    let mut request = Request {
+        name: [0; 16],
+        flags: u16::try_from(libc::IFF_TAP | libc::IFF_NO_PI)?,
+        rest: [0; 22],
+    };
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: the request is as long as the kernel's `struct ifreq`, which is what it reads and writes, and lives
+    // until the call has returned.
+    if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } != 0 {
+        bail!("TAP device {name}: {}", io::Error::last_os_error());
+    }
+    Ok(file)
+}
