@@ -15,7 +15,7 @@ mod testpmd;
 use std::time::Duration;
 
 use anyhow::Result;
-use testkit::lean::{CopyReport, PacedReport};
+use testkit::lean::{BurstReport, PacedReport};
 
 use crate::experiments::Plan;
 use crate::peers::Peer;
@@ -72,8 +72,13 @@ pub(crate) trait Client {
 
     /// What the machine does without a switch, of a client that knows how to find out: its core and the switch's
     /// are free meanwhile.
-    fn reference(&self, _window: Duration) -> Result<Option<CopyReport>> {
+    fn reference(&self, _window: Duration) -> Result<Option<BurstReport>> {
         Ok(None)
+    }
+
+    /// What the switch achieved while it had something to do, in the last measurement of a client that finds out.
+    fn bursts(&self) -> Option<&BurstReport> {
+        None
     }
 
     /// The last measurement in full, of a client that measures latency.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use testkit::lean::{CopyReport, Histogram, PacedReport, SUPER_FRAME_LEN};
+use testkit::lean::{BurstReport, Histogram, PacedReport, SUPER_FRAME_LEN};
 
 use crate::clients::Client;
 use crate::experiments::Plan;
@@ -69,29 +69,17 @@ pub(crate) struct Sample {
     /// Of a client that measures it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency: Option<Latency>,
-    /// A plain copy of as many bytes, just before: of a client that moves bulk.
+    /// Of a client that moves bulk; the plain copy was just before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) copy: Option<PlainCopy>,
+    pub(crate) busy: Option<Busy>,
 }
 
-/// Plain copying in place of a switch.
+/// What was moved in bursts, by a switch and by plain copying in its place.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct PlainCopy {
-    pub(crate) gib_per_second: f64,
-    /// Share of the time in which the switch's core copied, 0 to 1, and in which the client wrote and read.
-    pub(crate) copying: f64,
-    pub(crate) client_working: f64,
-}
-
-impl From<CopyReport> for PlainCopy {
-    fn from(report: CopyReport) -> Self {
-        let share = |time: Duration| time.as_secs_f64() / report.elapsed.as_secs_f64().max(1e-9);
-        Self {
-            gib_per_second: report.gib_per_second(),
-            copying: share(report.copying),
-            client_working: share(report.working),
-        }
-    }
+pub(crate) struct Busy {
+    /// GiB in a second in which there was something to move.
+    pub(crate) switch_gib: f64,
+    pub(crate) memcpy_gib: f64,
 }
 
 impl Sample {
@@ -102,12 +90,11 @@ impl Sample {
 
     /// What it found, in a few words.
     pub(crate) fn figure(&self) -> String {
-        match (&self.latency, self.copy) {
+        match (&self.latency, self.busy) {
             (None, None) => format!("{:.2} Mpps", self.mpps),
-            (None, Some(copy)) => format!(
-                "{:.2} GiB/s, a plain copy {:.2}",
-                self.super_gib_per_second(),
-                copy.gib_per_second
+            (None, Some(busy)) => format!(
+                "{:.2} GiB per busy second, memcpy {:.2}",
+                busy.switch_gib, busy.memcpy_gib
             ),
             (Some(latency), _) => format!(
                 "{:.1} us in the middle, {:.0} % of a core",
@@ -224,8 +211,15 @@ pub(crate) fn take(
         steal_percent: 100.0 * cpu.steal / seconds,
         verdict,
         latency: client.paced().map(Latency::from),
-        copy: copy.map(PlainCopy::from),
+        busy: client.bursts().zip(copy.as_ref()).map(busy),
     })
+}
+
+fn busy((switch, memcpy): (&BurstReport, &BurstReport)) -> Busy {
+    Busy {
+        switch_gib: switch.gib_per_busy_second(),
+        memcpy_gib: memcpy.gib_per_busy_second(),
+    }
 }
 
 /// Waits until nobody else uses the machine, at most until `limit` has passed.

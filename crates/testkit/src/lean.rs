@@ -27,6 +27,7 @@ use crate::net::HEADER_LEN;
 use crate::packets::mac;
 
 mod bulk;
+mod burst;
 mod drive;
 mod frames;
 mod histogram;
@@ -43,8 +44,9 @@ mod split;
 mod tests;
 
 pub use bulk::FRAME_LEN as SUPER_FRAME_LEN;
+pub use burst::BurstReport;
 pub use histogram::Histogram;
-pub use memcpy::{CopyReport, memcpy};
+pub use memcpy::memcpy;
 pub use null::NullBackEnd;
 pub use paced::{Pace, PacedReport};
 
@@ -409,6 +411,24 @@ impl Lean {
         match &mut self.ports {
             Ports::Split(ports) => drive::run(ports, until, self.config.patience),
             Ports::Packed(ports) => drive::run(ports, until, self.config.patience),
+        }
+    }
+
+    /// Exchanges super-frames in bursts for `time`, on this thread, on the configured CPU: while the back end moves a
+    /// burst, nobody writes or reads payload.
+    ///
+    /// # Errors
+    /// As [`Lean::run`], without `bulk`, and when frames are lost.
+    pub fn bursts(&mut self, time: Duration) -> Result<BurstReport, LeanError> {
+        if !self.config.bulk {
+            return Err(LeanError::Config("super-frames for bursts"));
+        }
+        let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
+        let window = self.config.most_on_the_way() as u16;
+        let times = [time, self.config.patience];
+        match &mut self.ports {
+            Ports::Split(ports) => burst::run(ports, window, times),
+            Ports::Packed(ports) => burst::run(ports, window, times),
         }
     }
 

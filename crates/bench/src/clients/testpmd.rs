@@ -20,6 +20,9 @@ const MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
 const REPLAYED: u16 = 64;
 /// Packet buffers beside those that hold a capture.
 const BUFFERS: u32 = 16384;
+/// Bursts of 32 frames that each port sends first. They bounce from then on; all of them together fit any one queue of
+/// 1024, so that no switch has to drop one and all have the same number on their way.
+const BURSTS: u32 = 14;
 /// What it prints when it starts to forward, and with each port's statistics.
 const STARTED: &str = "packet forwarding - ports=";
 const RATE: &str = "Rx-pps:";
@@ -96,7 +99,7 @@ impl Client for Testpmd {
             self.process.tell("start")?;
         } else {
             self.process.tell(&format!("set txpkts {size}"))?;
-            self.process.tell("start tx_first 32")?;
+            self.process.tell(&format!("start tx_first {BURSTS}"))?;
         }
         self.started += 1;
         let started = self.started;

@@ -20,9 +20,8 @@ const FLOWS: &[u32] = &[1, 1024, 100_000];
 const FLOWS_QUICK: &[u32] = &[1, 100_000];
 const BRIDGE: &str = "The Linux bridge has TAP ports, so another client: a thread on each core writes and reads a \
     frame with a system call, and the bridge works inside of these calls, on both cores; rows of split queues only";
-const BOUNCE: &str = "testpmd's frames bounce until they are dropped: a switch that drops some of the first 2048 has \
-    fewer on their way, which then fit its caches, so a peer may be far faster in one run than in another (lean has a \
-    row of 1500 bytes without this effect)";
+const BOUNCE: &str = "With testpmd 896 frames bounce between the ports, so many that no queue of 1024 can overflow: every \
+    peer has the same number on its way. With small frames testpmd's own core is the limit";
 const REPLAY: &str = "testpmd replays captures with the addresses of its ports, because its flow generator has one \
     source address for both; with 100000 flows its own buffers no longer fit the caches";
 

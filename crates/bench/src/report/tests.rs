@@ -25,7 +25,7 @@ pub(super) fn sample(
         steal_percent: 0.0,
         verdict,
         latency: None,
-        copy: None,
+        busy: None,
     }
 }
 

@@ -269,33 +269,65 @@ impl<R: Ring> Port<R> {
     #[inline]
     pub(super) fn send(&mut self, most: u64) -> Result<bool, LeanError> {
         let n = most.min(self.batch.into()) as u16;
-        if n == 0 {
+        if n == 0 || !self.has_room(n)? {
             return Ok(false);
-        }
-        if self.tx.free() < n {
-            self.tx.reclaim()?;
-            if self.tx.free() < n {
-                return Ok(false);
-            }
         }
         if self.patch {
             self.patch(n);
         }
-        if let Some((writer, _)) = &mut self.bulk {
-            let begin = Instant::now();
-            for ahead in 0..n {
-                let start = self.tx_frames.start(self.tx.buffer(ahead));
-                let sum = writer.write(self.tx_frames.memory(), start);
-                let total = &mut self.counts.payload_sent;
-                *total = total.wrapping_add(sum);
-            }
-            self.counts.working += begin.elapsed().as_nanos() as u64;
+        self.write(n);
+        self.publish(n);
+        Ok(true)
+    }
+
+    /// Whether `n` frames can be sent.
+    #[inline]
+    pub(super) fn has_room(&mut self, n: u16) -> Result<bool, LeanError> {
+        if self.tx.free() < n {
+            self.tx.reclaim()?;
         }
+        Ok(self.tx.free() >= n)
+    }
+
+    /// Writes the payload of the next `n` super-frames; nothing where frames are small.
+    #[inline]
+    pub(super) fn write(&mut self, n: u16) {
+        let Some((writer, _)) = &mut self.bulk else {
+            return;
+        };
+        let begin = Instant::now();
+        for ahead in 0..n {
+            let start = self.tx_frames.start(self.tx.buffer(ahead));
+            let sum = writer.write(self.tx_frames.memory(), start);
+            let total = &mut self.counts.payload_sent;
+            *total = total.wrapping_add(sum);
+        }
+        self.counts.working += begin.elapsed().as_nanos() as u64;
+    }
+
+    /// Offers the next `n` frames to the device at once.
+    #[inline]
+    pub(super) fn publish(&mut self, n: u16) {
         self.tx.offer(n);
         self.counts.sent += u64::from(n);
         self.tx_bell.owed = true;
         self.counts.kicks += self.tx_bell.settle(&self.tx);
-        Ok(true)
+    }
+
+    /// Adds the buffers that came to `held`, without a look into them.
+    pub(super) fn hold(&mut self, held: &mut Vec<(u16, u32)>) -> Result<(), LeanError> {
+        self.rx.take(|id, len| held.push((id, len)))?;
+        Ok(())
+    }
+
+    /// Reads the super-frames in these buffers and offers the buffers again.
+    pub(super) fn read_held(&mut self, held: &mut Vec<(u16, u32)>) {
+        if let Some((_, reader)) = &mut self.bulk {
+            for (id, len) in held.drain(..) {
+                reader.take(&self.rx_frames, &mut self.counts, id, len);
+            }
+            self.refill();
+        }
     }
 
     fn patch(&mut self, n: u16) {
@@ -310,11 +342,8 @@ impl<R: Ring> Port<R> {
     /// Sends one frame with a time in it; whether there was room for it.
     #[inline]
     pub(super) fn send_stamped(&mut self, time: u64) -> Result<bool, LeanError> {
-        if self.tx.free() == 0 {
-            self.tx.reclaim()?;
-            if self.tx.free() == 0 {
-                return Ok(false);
-            }
+        if !self.has_room(1)? {
+            return Ok(false);
         }
         self.tx_frames.set_stamp(self.tx.buffer(0), time);
         self.tx.offer(1);

@@ -194,6 +194,10 @@ fn super_frames_come_back_whole() {
             assert_eq!(port.payload_received, port.payload_sent);
             assert_ne!(port.payload_sent, 0);
         }
+        let bursts = lean
+            .bursts(Duration::from_millis(1))
+            .expect("a correct device");
+        assert!(bursts.bytes > 0 && bursts.bytes.is_multiple_of(2 * 16 * 65_214));
         let refused = lean.paced(PACE, PACED);
         assert!(matches!(refused, Err(LeanError::Config(_))));
         drop(lean);
