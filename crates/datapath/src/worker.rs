@@ -57,6 +57,8 @@ const ROUNDS_PER_LOOK: u32 = 16;
 /// The shortest frame on a real link, bytes without checksum (IEEE 802.3).
 const ETHERNET_MIN: usize = 60;
 
+/// Looks that found nothing before the core is offered to others: a guest's processor may share it.
+const LOOKS_PER_YIELD: u32 = 16;
 /// Time after which kicks are looked for, however few the rounds were.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// The same when the last round found nothing: answers and jobs are looked for then, too.
@@ -331,7 +333,7 @@ impl Worker {
     /// Serves the active pairs until it is time to look for kicks, or to sleep.
     fn serve(&mut self) {
         let began = self.started.elapsed();
-        let (mut now, mut rounds) = (began, 0);
+        let (mut now, mut rounds, mut empty) = (began, 0, 0u32);
         loop {
             let found = self.serve_active(now);
             if found {
@@ -340,8 +342,13 @@ impl Worker {
             } else if self.active.is_empty() || self.patience.found_nothing(now) == Next::Sleep {
                 return self.ask_for_kicks();
             } else {
-                // Who writes the rings keeps their lines meanwhile.
-                std::hint::spin_loop();
+                // Who writes the rings keeps their lines meanwhile, and gets the core if it waits for that.
+                empty += 1;
+                if empty.is_multiple_of(LOOKS_PER_YIELD) {
+                    std::thread::yield_now();
+                } else {
+                    std::hint::spin_loop();
+                }
             }
             now = self.started.elapsed();
             let limit = if found {
