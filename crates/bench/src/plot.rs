@@ -9,6 +9,9 @@ use plotters::prelude::*;
 pub(crate) type Curve = (String, Vec<(f64, f64)>);
 
 const SIZE: (u32, u32) = (800, 480);
+/// Pixels beside the plot for the names of the curves, and from one name to the next.
+const NAMES: u32 = 240;
+const LINE: i32 = 20;
 const COLORS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x56, 0xb4, 0xe9),
@@ -19,6 +22,16 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(0xcc, 0x79, 0xa7),
 ];
 
+/// Curves that say more than a table: where some have several points, those. Else all.
+fn worthwhile(curves: &[Curve]) -> Vec<&Curve> {
+    let lines = || curves.iter().filter(|(_, points)| points.len() > 1);
+    if lines().next().is_some() {
+        lines().collect()
+    } else {
+        curves.iter().collect()
+    }
+}
+
 /// Draws curves over a logarithmic axis that starts at the smallest `x`; the other starts at 0. Nothing is written
 /// when there is nothing to draw.
 pub(crate) fn lines(path: &Path, title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<()> {
@@ -26,14 +39,15 @@ pub(crate) fn lines(path: &Path, title: &str, axes: [&str; 2], curves: &[Curve])
     if points().next().is_none() {
         return Ok(());
     }
-    draw(path, title, axes, curves).map_err(|error| anyhow!("{}: {error}", path.display()))
+    draw(path, title, axes, &worthwhile(curves))
+        .map_err(|error| anyhow!("{}: {error}", path.display()))
 }
 
 fn draw(
     path: &Path,
     title: &str,
     axes: [&str; 2],
-    curves: &[Curve],
+    curves: &[&Curve],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let least = points().map(|point| point.0).fold(f64::MAX, f64::min);
@@ -41,11 +55,15 @@ fn draw(
     let top = points()
         .map(|point| point.1)
         .fold(f64::MIN_POSITIVE, f64::max);
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    // One curve has its name in the title.
+    let beside = if curves.len() > 1 { NAMES } else { 0 };
+    let all = SVGBackend::new(path, (SIZE.0 + beside, SIZE.1)).into_drawing_area();
+    all.fill(&WHITE)?;
+    let (area, names) = all.split_horizontally(SIZE.0);
     let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 20))
-        .margin(12)
+        .margin(16)
+        .margin_right(32)
         .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d((least * 0.9..most * 1.1).log_scale(), 0.0..top * 1.1)?;
@@ -56,23 +74,15 @@ fn draw(
         .y_desc(axes[1])
         .x_label_formatter(&|x| format!("{x:.*}", usize::from(*x < 1.0)))
         .draw()?;
-    for ((name, points), color) in curves.iter().zip(COLORS.iter().cycle()) {
-        chart
-            .draw_series(
-                LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
-            )?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+    for ((name, points), (row, color)) in curves.iter().zip((2..).zip(COLORS.iter().cycle())) {
+        let line = LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3);
+        chart.draw_series(line)?;
+        if beside > 0 {
+            let y = row * LINE;
+            names.draw(&PathElement::new([(0, y), (18, y)], color.stroke_width(2)))?;
+            names.draw(&Text::new(name.as_str(), (26, y - 6), ("sans-serif", 13)))?;
+        }
     }
-    // One curve has its name in the title. The corner is empty, because curves hardly ever come near 0.
-    if curves.len() > 1 {
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()?;
-    }
-    area.present()?;
+    all.present()?;
     Ok(())
 }

@@ -329,8 +329,12 @@ pub(crate) fn table(head: &[String], rows: &[Vec<String>]) -> String {
 /// One curve for each peer and series: medians by `x`.
 fn curves(samples: &[Sample], placement: Placement) -> Vec<plot::Curve> {
     let cells = cells(samples);
-    let mut series: Vec<&str> = cells.iter().map(|cell| cell.series.as_str()).collect();
-    series.dedup();
+    let mut series: Vec<&str> = Vec::new();
+    for cell in &cells {
+        if !series.contains(&cell.series.as_str()) {
+            series.push(&cell.series);
+        }
+    }
     let mut curves = Vec::new();
     for kind in Kind::ALL {
         for name in &series {

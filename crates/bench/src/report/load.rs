@@ -134,7 +134,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
 pub(super) fn save_plots(samples: &[Sample], title: &str, folder: &Path, stem: &str) -> Result<()> {
     for placement in [Placement::Near, Placement::Far] {
         let name = placement.name();
-        let title = format!("{title}, cores {name}");
+        let title = format!("{}, cores {name}", title.replace("Latency and CPU", "CPU"));
         let path = folder.join(format!("{stem}-cpu-{name}.svg"));
         let axes = ["frames a second", "CPU, % of a core"];
         plot::lines(&path, &title, axes, &cpu_curves(samples, placement))?;

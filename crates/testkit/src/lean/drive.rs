@@ -21,7 +21,7 @@ fn round<R: Ring>(ports: &mut [Port<R>], goal: &[u64]) -> Result<bool, LeanError
         let there = ports[i ^ 1].counts.received;
         let port = &mut ports[i];
         let left = goal[i] - port.counts.sent;
-        let on_the_way = port.counts.sent.saturating_sub(there);
+        let on_the_way = port.counts.sent.saturating_sub(there + port.given_up);
         // Not less than a batch at a time, but for the last ones.
         let most = left.min(u64::from(port.batch()));
         if on_the_way.saturating_add(most) <= port.window {
@@ -126,6 +126,10 @@ pub(super) fn run<R: Ring>(
         }
     };
     let after = counts(ports);
+    // What was waited for in vain must not narrow the window of later runs.
+    for i in 0..ports.len() {
+        ports[i].given_up = after[i].sent.saturating_sub(after[i ^ 1].received);
+    }
     let parts = |now: &[LeanPort]| -> Vec<LeanPort> {
         now.iter().zip(&before).map(|(n, b)| since(n, b)).collect()
     };

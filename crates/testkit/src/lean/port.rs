@@ -76,6 +76,8 @@ pub(super) struct Port<R> {
     pub(super) counts: LeanPort,
     batch: u16,
     pub(super) window: u64,
+    /// Frames sent that nobody waits for any more.
+    pub(super) given_up: u64,
     gap: u32,
     touch: bool,
     /// Write the flow into each frame.
@@ -178,6 +180,7 @@ impl<R: Ring> Port<R> {
             counts: LeanPort::default(),
             batch: config.batch,
             window: config.most_on_the_way(),
+            given_up: 0,
             gap: config.gap,
             touch: config.touch,
             patch: config.rewrite || !whole_rounds,
