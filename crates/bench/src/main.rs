@@ -43,7 +43,7 @@ use crate::experiments::Plan;
 struct Arguments {
     /// What to run; everything but `soak` when nothing is named
     experiments: Vec<Experiment>,
-    /// Fewer and shorter samples: a first look in two or three minutes instead of half an hour
+    /// Fewer and shorter samples: a first look in three or four minutes instead of half an hour
     #[arg(long)]
     quick: bool,
     /// How long `soak` runs
