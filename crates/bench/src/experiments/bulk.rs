@@ -19,6 +19,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Report> {
     for layout in [Layout::Split, Layout::Packed] {
         run.setting(layout, Traffic::Bulk, &[u32::from(SUPER_FRAME_LEN)])?;
     }
+    run.note("Lasthop runs with poll = \"always\", as its peers poll in any case");
     let title = "Bulk: TCP super-frames of 64 KiB in both directions, beside memcpy";
     Ok(run.report(title, |samples| Body::Bulk { samples }))
 }

@@ -47,9 +47,15 @@ pub(crate) struct Lasthop {
 }
 
 impl Lasthop {
-    /// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is ready.
+    /// Starts Lasthop on the switch's core with `ports` listening ports and waits until it is ready. With
+    /// super-frames it polls as its peers do: a wake-up a burst would be measured as copying.
     pub(crate) fn start(plan: &Plan, ports: u32) -> Result<Self> {
-        Self::with(plan, &plan.cores[..1], &configuration("", ports))
+        let poll = if plan.super_frames {
+            "poll = \"always\"\n"
+        } else {
+            ""
+        };
+        Self::with(plan, &plan.cores[..1], &configuration(poll, ports))
     }
 
     /// The same on these cores, with this configuration.
