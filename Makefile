@@ -40,12 +40,13 @@ soak: build ## Ten minutes of full load while ports come and go: no frame may be
 	cargo build --release --package lasthop-bench
 	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" soak --minutes $(or $(MINUTES),10)
 
-miri: ## Queue, ring and memory code under Miri (needs a nightly toolchain with miri)
+miri: ## Queue, lane, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \
 	{ echo "error: no Miri: 'rustup toolchain install nightly --component miri'" >&2; exit 1; }
 	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 cargo +nightly miri test --package lasthop-memory --lib
 	cargo +nightly miri test --package lasthop-virtio --lib queue::
 	cargo +nightly miri test --package lasthop-ring --lib
+	cargo +nightly miri test --package lasthop-datapath --lib lane::
 
 fuzz: ## Fuzz the parsers, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600
 	@fuzz/run "$(TARGET)" "$(SECONDS)"

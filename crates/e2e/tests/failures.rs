@@ -10,6 +10,7 @@ use e2e::{Turn, turn};
 const CONFIG: &str = r#"
 [switch]
 name = "host1"
+workers = 2
 
 [[port]]
 name = "vm1"

@@ -8,6 +8,7 @@ use e2e::turn;
 const CONFIG: &str = r#"
 [switch]
 name = "host1"
+workers = 2
 
 [[segment]]
 name = "blue"

@@ -12,6 +12,7 @@ use testkit::{FakeGuest, GuestConfig};
 const CONFIG: &str = r#"
 [switch]
 name = "host1"
+workers = 2
 
 [[port]]
 name = "a"
