@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use channel::switching::PortPhase;
+use channel::switching::{Order, PortPhase};
 use port::DropReason;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::driver::{
@@ -321,6 +321,8 @@ fn cve_2026_93683_an_indirect_table_that_changes_while_it_is_read() {
         while Instant::now() < end {
             flicker(&mut evil, packed);
             evil.reset().expect("a reset");
+            // Control has to hear of the faults, or it is taken for one that does not listen.
+            host.order(Order::PortStates, &[]).expect("an answer");
         }
         talk(&mut b, &mut c, 50);
         evil.crash();
