@@ -22,10 +22,18 @@
 //! This is of the worker, not of a queue: what sleeps is its core, and it sleeps only when all queues are
 //! empty, so the gaps that count are those between frames of any queue. Nothing here reads a clock.
 
+/// What this thread has run.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use channel::supervision::Poll;
 

@@ -32,12 +32,11 @@ use channel::supervision::Poll;
 use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::time::{ClockId, clock_gettime};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use crate::guest::GuestPort;
-use crate::poll::{Next, Patience};
+use crate::poll::{Next, Patience, thread_time};
 use crate::switch::Switch;
 use crate::watchdog;
 use active::ActivePairs;
@@ -97,12 +96,6 @@ pub struct Worker {
 
 fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
-}
-
-/// What this thread has run.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Starts a thread for each switch; `poll` says whether they may sleep. The first one hears control.
