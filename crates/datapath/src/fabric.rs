@@ -134,7 +134,7 @@ impl<P: Port> Fabric<P> {
     /// Delivers frames that need no change to a receiver with one queue: almost every frame. Returns how many it
     /// did, up to the first one that is not of this kind.
     #[inline]
-    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &mut Batch) -> usize {
+    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &Batch) -> usize {
         let Action::Unicast {
             port: to,
             tag: None,
@@ -149,31 +149,10 @@ impl<P: Port> Fabric<P> {
             return 0;
         }
         let longest = slot.port.mtu() + ETHERNET;
-        let (mut done, mut delivered) = (0, Traffic::default());
-        for index in frames {
-            let (headers, payload, offload) = batch.split(index);
-            let out = Outgoing {
-                headers: headers.as_slice(),
-                payload: &payload,
-                offload: Offload::default(),
-            };
-            if !offload.is_nothing() || headers.is_tagged() || out.len() > longest {
-                break;
-            }
-            done += 1;
-            // Results stay in registers here. One that is stored in pieces and loaded whole makes the core
-            // wait for all stores before it, which are on their way to another core's cache.
-            match slot.port.deliver(0, &out) {
-                Ok(()) => {
-                    delivered.packets += 1;
-                    delivered.bytes += u64::from(out.len());
-                }
-                Err(reason) => self.counters.add_drops(to, reason, 1),
-            }
-        }
-        slot.delivered.packets += delivered.packets;
-        slot.delivered.bytes += delivered.bytes;
-        done
+        let done = slot.port.deliver_pieces(0, batch.pieces(frames, longest));
+        slot.delivered.packets += done.packets;
+        slot.delivered.bytes += done.bytes;
+        done.packets as usize
     }
 
     /// Gets hold of a receiver's queue pair, until the flush. Who waits for another worker holds nothing: what was

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use memory::{GuestMemory, Segment};
-use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Port};
+use port::counters::Traffic;
+use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Piece, Port};
 use virtio::features::Features;
 use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
@@ -336,6 +337,17 @@ impl Port for GuestPort {
     }
 
     #[inline(always)]
+    fn deliver_pieces<'a>(
+        &mut self,
+        pair: u16,
+        frames: impl Iterator<Item = Piece<'a>>,
+    ) -> Traffic {
+        match self.receiver(pair) {
+            Some(queue) => queue.fill_each(frames.map(|frame| (header::PLAIN, frame))),
+            None => Traffic::default(),
+        }
+    }
+
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let merge = self.merge;
         match self.receiver(pair) {

@@ -129,9 +129,54 @@ impl Outgoing<'_> {
     }
 }
 
+/// A frame that goes out as it came in, in two pieces: nothing to be changed, nothing left undone.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The checked, private first bytes.
+    pub head: &'a [u8],
+    /// The rest, mapped as long as the batch is not cleared.
+    pub rest: *const u8,
+    /// Bytes of the rest.
+    pub rest_len: u32,
+}
+
+impl Piece<'_> {
+    /// Length in bytes.
+    #[inline(always)]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    pub fn len(&self) -> u32 {
+        self.head.len() as u32 + self.rest_len
+    }
+}
+
+/// Frames of a batch that go out as they came in; see [`Batch::pieces`].
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    frames: std::slice::Iter<'a, Frame>,
+    longest: u32,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let frame = self.frames.next()?;
+        if frame.rest.is_null() || frame.len() > self.longest || frame.headers.is_tagged() {
+            return None;
+        }
+        Some(Piece {
+            head: frame.headers.as_slice(),
+            rest: frame.rest,
+            rest_len: frame.payload_len,
+        })
+    }
+}
+
 /// One leased frame.
 #[repr(C, align(64))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Frame {
     /// Work left to the receiver.
     pub offload: Offload,
@@ -139,9 +184,28 @@ pub struct Frame {
     /// Bytes of the segments that come before the payload.
     skip: u32,
     payload_len: u32,
+    /// Where the payload begins, if it lies in one piece and nothing was left undone; else null.
+    rest: *const u8,
     /// A private copy of the first bytes, made once; what is checked here is what is delivered. Last, so that a
     /// shallow frame is two cache lines.
     pub headers: HeaderBuf,
+}
+
+// SAFETY: the pointer is an address in memory that the batch's filler keeps mapped; whoever reads there argues for
+// that (see `Batch::push`).
+unsafe impl Send for Frame {}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Self {
+            offload: Offload::default(),
+            segments: 0..0,
+            skip: 0,
+            payload_len: 0,
+            rest: std::ptr::null(),
+            headers: HeaderBuf::default(),
+        }
+    }
 }
 
 impl Frame {
@@ -162,6 +226,38 @@ impl Frame {
             return None;
         }
         FlowKey::ethernet_words(self.headers.first()?)
+    }
+}
+
+/// Where a frame lies at its sender that is in one piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// Its segment in the batch's arena.
+    pub at: u32,
+    /// Its first byte.
+    pub from: *const u8,
+    /// Bytes of the segment before that.
+    pub skip: u32,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// Copies the first bytes of a frame, at most `depth`. Returns how many.
+///
+/// # Safety
+/// The frame is mapped.
+#[inline(always)]
+unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole, depth: usize) -> u32 {
+    // SAFETY: our caller says that `len` bytes are mapped, and no more are read.
+    unsafe {
+        if depth == SHALLOW && whole.len >= SHALLOW as u32 {
+            let block = headers.fill_block::<SHALLOW>();
+            copy_bytes(whole.from, block.as_mut_ptr(), SHALLOW);
+            return SHALLOW as u32;
+        }
+        let bytes = headers.fill((whole.len as usize).min(depth));
+        copy_bytes(whole.from, bytes.as_mut_ptr(), bytes.len());
+        bytes.len() as u32
     }
 }
 
@@ -283,34 +379,40 @@ impl Batch {
         frame.segments = range;
         frame.skip = skip + held;
         frame.payload_len = len - held;
+        frame.rest = std::ptr::null();
         self.len += 1;
         self.count_taken(len);
     }
 
-    /// Adds a frame of `len` bytes that starts `skip` bytes into segment `at` and lies in it whole, with nothing
-    /// left undone: almost every frame.
+    /// Adds frames that lie in one segment each and have nothing left undone, as almost every frame does, up to the
+    /// first one that is not yielded. `wholes` makes the frames, of the arena. Returns how many.
     ///
     /// # Safety
-    /// As [`Batch::push`].
-    ///
-    /// # Panics
-    /// When the batch is full.
+    /// As [`Batch::push`], for every frame that is yielded.
     #[inline(always)]
-    pub unsafe fn push_piece(&mut self, at: u32, from: *const u8, skip: u32, len: u32) {
-        if self.depth != SHALLOW || len < SHALLOW as u32 {
-            // SAFETY: passed on to our caller.
-            return unsafe { self.push(at..at + 1, skip, len, Offload::default()) };
+    pub unsafe fn push_wholes<'a, I: Iterator<Item = Whole>>(
+        &'a mut self,
+        wholes: impl FnOnce(&'a [Segment]) -> I,
+    ) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        for (frame, whole) in self.frames[self.len..]
+            .iter_mut()
+            .zip(wholes(&self.segments))
+        {
+            // SAFETY: our caller says that `len` bytes are mapped there.
+            let held = unsafe { snapshot(&mut frame.headers, &whole, self.depth) };
+            frame.offload = Offload::default();
+            frame.segments = whole.at..whole.at + 1;
+            frame.skip = whole.skip + held;
+            frame.payload_len = whole.len - held;
+            frame.rest = whole.from.wrapping_add(held as usize);
+            count += 1;
+            bytes += u64::from(whole.len);
         }
-        let frame = &mut self.frames[self.len];
-        let snapshot = frame.headers.fill_block::<SHALLOW>();
-        // SAFETY: our caller says that `len` bytes, and so SHALLOW of them, are mapped there.
-        unsafe { copy_bytes(from, snapshot.as_mut_ptr(), SHALLOW) };
-        frame.offload = Offload::default();
-        frame.segments = at..at + 1;
-        frame.skip = skip + SHALLOW as u32;
-        frame.payload_len = len - SHALLOW as u32;
-        self.len += 1;
-        self.count_taken(len);
+        self.len += count;
+        self.taken.packets += count as u64;
+        self.taken.bytes += bytes;
+        count
     }
 
     /// How many frames, from the one at `index` on, have nothing left undone and the Ethernet header of these
@@ -372,6 +474,21 @@ impl Batch {
         cursor.read(more);
         frame.skip += more.len() as u32;
         frame.payload_len -= more.len() as u32;
+        if !frame.rest.is_null() {
+            frame.rest = frame.rest.wrapping_add(more.len());
+        }
+    }
+
+    /// These frames, up to the first one that cannot go out as it is: because it is longer than `longest` bytes, in
+    /// several pieces, tagged, or has something left undone.
+    #[inline]
+    #[must_use]
+    pub fn pieces(&self, frames: Range<usize>, longest: u32) -> Pieces<'_> {
+        let frames = self.frames[..self.len].get(frames).unwrap_or_default();
+        Pieces {
+            frames: frames.iter(),
+            longest,
+        }
     }
 
     /// A frame's private headers, to be changed, with its payload.

@@ -14,9 +14,10 @@ pub mod null;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload, SHALLOW};
+pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload, Piece, Pieces, SHALLOW, Whole};
 pub use drops::{DropReason, REASONS};
 
+use counters::Traffic;
 use wire::segment::GsoKind;
 
 /// Names one port for as long as it exists: an index that control hands out, below
@@ -145,6 +146,17 @@ pub trait Port {
     /// Says that about so many frames are about to be delivered to `pair`, so that memory can be brought near
     /// in time. A hint: more or fewer may come.
     fn expect(&mut self, _pair: u16, _frames: usize) {}
+
+    /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
+    /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so
+    /// that to do nothing is always right.
+    fn deliver_pieces<'a>(
+        &mut self,
+        _pair: u16,
+        _frames: impl Iterator<Item = Piece<'a>>,
+    ) -> Traffic {
+        Traffic::default()
+    }
 
     /// Copies one frame into the receiver's memory.
     ///

@@ -8,6 +8,12 @@ use virtio::net::{
 };
 use wire::segment::GsoKind;
 
+/// A header in two little-endian numbers: its first eight and its last four bytes.
+pub type Words = (u64, u32);
+
+/// That of a frame with nothing left undone, in one buffer.
+pub const PLAIN: Words = (0, 1 << 16);
+
 /// What a guest with these features takes over from senders.
 #[must_use]
 pub fn accepts(features: Features) -> Accepts {
@@ -84,7 +90,7 @@ pub fn decode(header: &NetHeader, features: Features) -> Result<Offload, DropRea
 /// last four bytes as little-endian numbers.
 #[inline(always)]
 #[must_use]
-pub fn encode(offload: &Offload, buffers: u16) -> (u64, u32) {
+pub fn encode(offload: &Offload, buffers: u16) -> Words {
     if offload.checksum.is_none() {
         return (0, u32::from(buffers) << 16);
     }
@@ -92,7 +98,7 @@ pub fn encode(offload: &Offload, buffers: u16) -> (u64, u32) {
 }
 
 #[inline(never)]
-fn encode_words(offload: &Offload, buffers: u16) -> (u64, u32) {
+fn encode_words(offload: &Offload, buffers: u16) -> Words {
     let bytes = describe(offload, buffers).encode();
     let low = u64::from_le_bytes(std::array::from_fn(|i| bytes[i]));
     let high = u32::from_le_bytes(std::array::from_fn(|i| bytes[8 + i]));

@@ -2,11 +2,13 @@
 
 use memory::Segment;
 use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
-use port::{BATCH, DropReason, Outgoing};
+use port::counters::Traffic;
+use port::{BATCH, DropReason, Outgoing, Piece};
 use virtio::net;
-use virtio::queue::{Chain, Limit, Taken};
+use virtio::queue::{Chain, Fill, Limit, Taken};
 
-use super::{GuestFault, GuestQueue, HEADER, header};
+use super::header::{self, Words};
+use super::{GuestFault, GuestQueue, HEADER};
 
 /// Receive buffers that are taken before they are needed, when nobody said how many will be.
 const AHEAD: usize = 16;
@@ -24,26 +26,43 @@ impl GuestQueue {
         let _ = self.take_ahead(frames.saturating_sub(ahead).min(room));
     }
 
-    /// Copies one frame into the next buffers.
+    /// Copies frames with what their headers shall say into the next buffers, which were taken before, one frame
+    /// each; up to the first one that does not fit.
     #[inline(always)]
+    pub(super) fn fill_each<'a>(
+        &mut self,
+        frames: impl Iterator<Item = (Words, Piece<'a>)>,
+    ) -> Traffic {
+        if self.queue.memory().log().is_some() {
+            return Traffic::default();
+        }
+        let mut copying = Copying {
+            segments: &self.segments,
+            frames,
+            bytes: 0,
+        };
+        let ready = &self.chains[self.spent..];
+        let count = self.queue.put_filled(ready, &mut copying);
+        self.spent += count;
+        Traffic {
+            packets: count as u64,
+            bytes: copying.bytes,
+        }
+    }
+
+    /// Copies one frame into the next buffers.
+    #[inline]
     pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
-        let need = HEADER + frame.len();
-        if let Some(chain) = self.chains.get(self.spent)
-            && chain.segs.len == 1
-            && chain.bytes >= need
-            && let Some(payload) = frame.payload.in_one_piece()
-        {
-            let chain = *chain;
-            let to = self.segments[chain.segs.start as usize].ptr;
-            // SAFETY: the buffer is one piece of at least `need` bytes of the memory that the queue holds; the
-            // payload's maker keeps its piece mapped.
-            unsafe { write_frame(to, frame, payload) };
-            if self.queue.memory().log().is_some() {
-                self.log(chain, need);
+        if let Some(rest) = frame.payload.in_one_piece() {
+            let piece = Piece {
+                head: frame.headers,
+                rest,
+                rest_len: frame.payload.len(),
+            };
+            let header = header::encode(&frame.offload, 1);
+            if self.fill_each(std::iter::once((header, piece))).packets == 1 {
+                return Ok(());
             }
-            self.queue.put(chain, need);
-            self.spent += 1;
-            return Ok(());
         }
         // A copy, so that only this path has the frame's parts in memory.
         let payload = *frame.payload;
@@ -51,7 +70,7 @@ impl GuestQueue {
             payload: &payload,
             ..*frame
         };
-        self.fill_pieces(&frame, need, merge)
+        self.fill_pieces(&frame, merge)
     }
 
     /// Notes the bytes that were written to a chain, for a live migration.
@@ -63,12 +82,8 @@ impl GuestQueue {
 
     /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
     #[inline(never)]
-    fn fill_pieces(
-        &mut self,
-        frame: &Outgoing<'_>,
-        need: u32,
-        merge: bool,
-    ) -> Result<(), DropReason> {
+    fn fill_pieces(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+        let need = HEADER + frame.len();
         let count = self.reserve(need, merge)?;
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
         // are used no more.
@@ -157,21 +172,46 @@ impl GuestQueue {
     }
 }
 
+/// Copies one frame into each chain that it is given, as long as they are of one buffer and have room.
+struct Copying<'a, I> {
+    /// The chains' buffers; the memory behind them is held.
+    segments: &'a [Segment],
+    frames: I,
+    /// Bytes of all frames so far.
+    bytes: u64,
+}
+
+impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
+    #[inline(always)]
+    fn fill(&mut self, chain: &Chain) -> Option<u32> {
+        let (header, frame) = self.frames.next()?;
+        let need = HEADER + frame.len();
+        if chain.segs.len != 1 || chain.bytes < need {
+            return None;
+        }
+        let buffer = self.segments.get(chain.segs.start as usize)?;
+        // SAFETY: the buffer is one piece of at least `need` bytes of the memory that the queue holds; the
+        // frame's maker keeps its pieces mapped.
+        unsafe { write_frame(buffer.ptr, header, &frame) };
+        self.bytes += u64::from(frame.len());
+        Some(need)
+    }
+}
+
 /// Writes header and frame to one buffer.
 ///
 /// # Safety
-/// At `to` there are HEADER plus the frame's length bytes mapped, and at `payload` the frame's payload.
+/// At `to` there are HEADER plus the frame's length bytes mapped, and the frame's pieces are.
 #[inline(always)]
-unsafe fn write_frame(to: *mut u8, frame: &Outgoing<'_>, payload: *const u8) {
-    let (low, high) = header::encode(&frame.offload, 1);
-    let (head, rest) = (frame.headers.len(), frame.payload.len() as usize);
-    // SAFETY: the caller speaks for all of it; the headers are private memory.
+unsafe fn write_frame(to: *mut u8, (low, high): Words, frame: &Piece<'_>) {
+    let (head, rest) = (frame.head.len(), frame.rest_len as usize);
+    // SAFETY: the caller speaks for all of it.
     unsafe {
         store_words(to, low, high);
         let to = to.add(net::LEN);
-        copy_bytes(frame.headers.as_ptr(), to, head);
+        copy_bytes(frame.head.as_ptr(), to, head);
         if rest > 0 {
-            copy_bytes(payload, to.add(head), rest);
+            copy_bytes(frame.rest, to.add(head), rest);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! From the guest: leasing what it sends.
 
+use memory::Segment;
 use memory::copy::{load_words, prefetch};
-use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload};
+use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload, Whole};
 use virtio::features::Features;
 use virtio::queue::{Chain, Limit, Taken};
 
@@ -30,17 +31,20 @@ impl GuestQueue {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();
-        for at in 0..self.chains.len() {
-            if self.enabled && lease_plain(&self.chains[at], batch) {
-                continue;
-            }
-            if let Err(fault) = lease_one(&self.chains[at], features, self.enabled, batch) {
+        let mut at = 0;
+        while at < self.chains.len() {
+            at += lease_wholes(&self.chains[at..], self.enabled, batch);
+            let Some(chain) = self.chains.get(at) else {
+                return;
+            };
+            if let Err(fault) = lease_one(chain, features, self.enabled, batch) {
                 self.fault = Some(fault);
                 // This one and those behind it were not looked at: they stay the guest's.
                 self.queue.untake(&self.chains[at..]);
                 self.chains.truncate(at);
                 return;
             }
+            at += 1;
         }
     }
 
@@ -52,30 +56,53 @@ impl GuestQueue {
     }
 }
 
-/// Makes a frame of a chain of one buffer with nothing left undone, which is almost every chain. `false` when it is
-/// not of this kind, and nothing was done.
+/// Makes frames of chains of one buffer with nothing left undone, which is almost every chain, up to the first one
+/// that is not of this kind. Returns how many.
 #[inline(always)]
-fn lease_plain(chain: &Chain, batch: &mut Batch) -> bool {
-    let plain = chain.segs.len == 1
-        && chain.bytes >= HEADER + MIN_FRAME
-        && chain.bytes <= HEADER + MAX_FRAME;
-    let Some(segment) = batch.segments_mut().get(chain.segs.start as usize).copied() else {
-        return false;
-    };
-    if !plain {
-        return false;
+fn lease_wholes(chains: &[Chain], enabled: bool, batch: &mut Batch) -> usize {
+    if !enabled {
+        return 0;
     }
-    // SAFETY: the segment was translated by the queue, whose memory is held until the batch is released; it
-    // is as long as the chain.
+    // SAFETY: the segments were translated by the queue, whose memory is held until the batch is released, and
+    // the frames lie within them.
     unsafe {
-        let (low, _) = load_words(segment.ptr);
-        if !header::leaves_nothing(low) {
-            return false;
-        }
-        let frame = segment.ptr.add(HEADER as usize);
-        batch.push_piece(chain.segs.start, frame, HEADER, chain.bytes - HEADER);
+        batch.push_wholes(|segments| Wholes {
+            chains: chains.iter(),
+            segments,
+        })
     }
-    true
+}
+
+/// The frames of chains that are whole; see [`lease_wholes`].
+struct Wholes<'a> {
+    chains: std::slice::Iter<'a, Chain>,
+    segments: &'a [Segment],
+}
+
+impl Iterator for Wholes<'_> {
+    type Item = Whole;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Whole> {
+        let chain = self.chains.next()?;
+        let whole = chain.segs.len == 1
+            && chain.bytes >= HEADER + MIN_FRAME
+            && chain.bytes <= HEADER + MAX_FRAME;
+        if !whole {
+            return None;
+        }
+        let at = chain.segs.start;
+        let segment = self.segments.get(at as usize)?;
+        // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as the chain, and so
+        // longer than the header.
+        let (low, _) = unsafe { load_words(segment.ptr) };
+        header::leaves_nothing(low).then(|| Whole {
+            at,
+            from: segment.ptr.wrapping_add(HEADER as usize),
+            skip: HEADER,
+            len: chain.bytes - HEADER,
+        })
+    }
 }
 
 /// Makes a frame of any chain, or a named drop.

@@ -138,10 +138,6 @@ impl PackedQueue {
         self.size
     }
 
-    pub(super) fn fault(&self) -> Option<QueueFault> {
-        self.fault
-    }
-
     #[cold]
     fn stop(&mut self, fault: QueueFault) -> QueueFault {
         *self.fault.get_or_insert(fault)
@@ -160,21 +156,6 @@ impl PackedQueue {
                 self.next.retreat(chain.count, self.size);
                 self.in_flight = self.in_flight.saturating_sub(chain.count);
             }
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn put(&mut self, chain: Chain, written: u32) {
-        if self.fault.is_some() {
-            return;
-        }
-        debug_assert!(
-            self.staged + chain.count <= self.in_flight,
-            "put without take"
-        );
-        self.stage(chain.id, written, chain.count);
-        if let Some(tracker) = &mut self.tracker {
-            tracker.staged(chain.id);
         }
     }
 
@@ -199,22 +180,6 @@ impl PackedQueue {
     /// Elements go where their descriptors were, which are near since they were taken.
     #[inline]
     pub(super) fn expect_used(&self, _count: u16) {}
-
-    /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands
-    /// for all: its element lies where the first one's would.
-    #[inline]
-    pub(super) fn put_read(&mut self, chains: &[Chain]) {
-        let Some(last) = chains.last() else {
-            return;
-        };
-        if !self.in_order || self.tracker.is_some() {
-            return chains.iter().for_each(|&chain| self.put(chain, 0));
-        }
-        if self.fault.is_none() {
-            let slots = chains.iter().map(|chain| chain.count).sum();
-            self.stage(last.id, 0, slots);
-        }
-    }
 
     #[inline]
     pub(super) fn publish(&mut self) {

@@ -8,7 +8,7 @@ use memory::{GuestMemory, Segment};
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
-use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, SegRange, Taken};
+use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, SegRange, Taken};
 use crate::features::Features;
 
 mod rings;
@@ -111,94 +111,11 @@ impl SplitQueue {
         self.layout.size
     }
 
-    pub(super) fn fault(&self) -> Option<QueueFault> {
-        self.fault
-    }
-
     /// Stops the queue. `seen` falls back to `next`, so that the fast path looks again and finds the fault.
     #[cold]
     fn stop(&mut self, fault: QueueFault) -> QueueFault {
         self.seen = self.next;
         *self.fault.get_or_insert(fault)
-    }
-
-    #[inline]
-    pub(super) fn take<const WRITABLE: bool>(
-        &mut self,
-        segs: &mut Vec<Segment>,
-    ) -> Result<Option<Chain>, QueueFault> {
-        if self.tracker.is_some() {
-            let chain = self.take_tracked::<WRITABLE>(segs)?;
-            return Ok(chain.as_ref().map(Chain::lifted));
-        }
-        if self.next == self.seen && !self.look()? {
-            return Ok(None);
-        }
-        let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
-        self.next = self.next.wrapping_add(1);
-        Ok(Some(chain))
-    }
-
-    #[inline]
-    pub(super) fn take_all<const WRITABLE: bool>(
-        &mut self,
-        into: &mut Taken<'_>,
-        limit: Limit,
-        near: impl Fn(&Segment),
-    ) -> Result<(), QueueFault> {
-        let (mut left, mut bytes) = (limit.chains, 0);
-        while left > 0 && bytes < limit.bytes {
-            if self.tracker.is_none() {
-                if self.next == self.seen && !self.look()? {
-                    return Ok(());
-                }
-                let (count, size) =
-                    self.take_plain::<WRITABLE>(into, left, limit.bytes - bytes, &near);
-                (left, bytes) = (left - count, bytes + size);
-                if self.next == self.seen || left == 0 || bytes >= limit.bytes {
-                    continue;
-                }
-            }
-            let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
-                return Ok(());
-            };
-            (left, bytes) = (left - 1, bytes + u64::from(chain.bytes));
-            into.push(chain).map(&near);
-        }
-        Ok(())
-    }
-
-    /// Takes chains that were seen and are one direct descriptor in one region, up to the first that is not,
-    /// and up to the limits. Returns how many, and their bytes.
-    #[inline(always)]
-    fn take_plain<const WRITABLE: bool>(
-        &mut self,
-        into: &mut Taken<'_>,
-        most: usize,
-        most_bytes: u64,
-        near: &impl Fn(&Segment),
-    ) -> (usize, u64) {
-        let most = usize::from(self.seen.wrapping_sub(self.next)).min(most);
-        let (mut count, mut bytes) = (0, 0);
-        while count < most && bytes < most_bytes {
-            let at = self.next.wrapping_add(count as u16);
-            self.rings
-                .prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
-            let head = self.rings.available(at);
-            let Some(segment) = self
-                .rings
-                .descriptor(head)
-                .and_then(|desc| self.plain::<WRITABLE>(&desc))
-            else {
-                break;
-            };
-            near(&segment);
-            into.push_plain(head, segment);
-            bytes += u64::from(segment.len);
-            count += 1;
-        }
-        self.next = self.next.wrapping_add(count as u16);
-        (count, bytes)
     }
 
     /// The buffer of a chain that is one direct descriptor in one region.
@@ -367,43 +284,11 @@ impl SplitQueue {
         }
     }
 
-    #[inline(always)]
-    pub(super) fn put(&mut self, chain: Chain, written: u32) {
-        if self.fault.is_some() {
-            return;
-        }
-        let at = self.used.wrapping_add(self.staged);
-        debug_assert!(
-            at != self.next || self.tracker.is_some(),
-            "put without take"
-        );
-        self.rings.set_used(at, chain.id, written);
-        self.staged += 1;
-        self.tracked(|t| t.staged(chain.id));
-    }
-
     /// So many elements are about to be staged.
     #[inline]
     pub(super) fn expect_used(&self, count: u16) {
         let from = self.used.wrapping_add(self.staged);
         self.rings.prefetch_used(from, count);
-    }
-
-    /// Stages chains that were read, in the order in which they were taken. With `IN_ORDER` the last one stands
-    /// for all: its element lies where the first one's would.
-    #[inline]
-    pub(super) fn put_read(&mut self, chains: &[Chain]) {
-        let Some(last) = chains.last() else {
-            return;
-        };
-        if !self.in_order || self.tracker.is_some() {
-            return chains.iter().for_each(|&chain| self.put(chain, 0));
-        }
-        if self.fault.is_none() {
-            let at = self.used.wrapping_add(self.staged);
-            self.rings.set_used(at, last.id, 0);
-            self.staged += chains.len() as u16;
-        }
     }
 
     #[inline]
@@ -475,5 +360,78 @@ impl SplitQueue {
 
     pub(super) fn position(&self) -> u32 {
         u32::from(self.next)
+    }
+}
+
+impl Ring for SplitQueue {
+    #[inline]
+    fn take<const WRITABLE: bool>(
+        &mut self,
+        segs: &mut Vec<Segment>,
+    ) -> Result<Option<Chain>, QueueFault> {
+        if self.tracker.is_some() {
+            let chain = self.take_tracked::<WRITABLE>(segs)?;
+            return Ok(chain.as_ref().map(Chain::lifted));
+        }
+        if self.next == self.seen && !self.look()? {
+            return Ok(None);
+        }
+        let chain = self.fetch::<WRITABLE>(self.rings.available(self.next), segs)?;
+        self.next = self.next.wrapping_add(1);
+        Ok(Some(chain))
+    }
+
+    #[inline(always)]
+    fn take_plain<const WRITABLE: bool>(
+        &mut self,
+        into: &mut Taken<'_>,
+        limit: Limit,
+        near: &impl Fn(&Segment),
+    ) -> Limit {
+        if self.tracker.is_some() || (self.next == self.seen && self.look().is_err()) {
+            return Limit::default();
+        }
+        let (rings, next) = (&self.rings, self.next);
+        let most = usize::from(self.seen.wrapping_sub(next)).min(limit.chains);
+        let taken = into.plain(most, limit.bytes, |count| {
+            let at = next.wrapping_add(count);
+            rings.prefetch_descriptor(at.wrapping_add(DESCRIPTORS_AHEAD));
+            let head = rings.available(at);
+            let segment = self.plain::<WRITABLE>(&rings.descriptor(head)?)?;
+            near(&segment);
+            Some((head, segment))
+        });
+        self.next = next.wrapping_add(taken.chains as u16);
+        taken
+    }
+
+    #[inline(always)]
+    fn put(&mut self, chain: Chain, written: u32) {
+        let at = self.used.wrapping_add(self.staged);
+        debug_assert!(
+            at != self.next || self.tracker.is_some(),
+            "put without take"
+        );
+        self.rings.set_used(at, chain.id, written);
+        self.staged += 1;
+        if let Some(tracker) = &mut self.tracker {
+            tracker.staged(chain.id);
+        }
+    }
+
+    #[inline]
+    fn put_for_all(&mut self, chains: &[Chain], last: Chain) {
+        let at = self.used.wrapping_add(self.staged);
+        self.rings.set_used(at, last.id, 0);
+        self.staged += chains.len() as u16;
+    }
+
+    #[inline]
+    fn in_order(&self) -> bool {
+        self.in_order && self.tracker.is_none()
+    }
+
+    fn fault(&self) -> Option<QueueFault> {
+        self.fault
     }
 }

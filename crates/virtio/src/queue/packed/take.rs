@@ -5,11 +5,11 @@ use memory::Segment;
 use super::PackedQueue;
 use super::ring::is_available;
 use crate::queue::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
-use crate::queue::{Chain, Limit, MAX_CHAIN_BYTES, QueueFault, SegRange, Taken};
+use crate::queue::{self, Chain, Limit, MAX_CHAIN_BYTES, QueueFault, Taken};
 
-impl PackedQueue {
+impl queue::Ring for PackedQueue {
     #[inline]
-    pub(in crate::queue) fn take<const WRITABLE: bool>(
+    fn take<const WRITABLE: bool>(
         &mut self,
         segs: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, QueueFault> {
@@ -31,78 +31,72 @@ impl PackedQueue {
             segs.push(segment);
             self.next.advance(1, self.size);
             self.in_flight += 1;
-            return Ok(Some(Chain {
-                id: first.link,
-                count: 1,
-                segs: SegRange { start, len: 1 },
-                bytes: first.len,
-            }));
+            return Ok(Some(Chain::of_one(first.link, start, segment)));
         }
         let chain = self.take_long(first, WRITABLE, segs)?;
         Ok(Some(chain.lifted()))
     }
 
-    #[inline]
-    pub(in crate::queue) fn take_all<const WRITABLE: bool>(
-        &mut self,
-        into: &mut Taken<'_>,
-        limit: Limit,
-        near: impl Fn(&Segment),
-    ) -> Result<(), QueueFault> {
-        let (mut left, mut bytes) = (limit.chains, 0);
-        while left > 0 && bytes < limit.bytes {
-            if self.tracker.is_none() && self.fault.is_none() {
-                let (count, size) =
-                    self.take_plain::<WRITABLE>(into, left, limit.bytes - bytes, &near);
-                (left, bytes) = (left - count, bytes + size);
-                if left == 0 || bytes >= limit.bytes {
-                    return Ok(());
-                }
-            }
-            let Some(chain) = self.take::<WRITABLE>(into.segs)? else {
-                return Ok(());
-            };
-            (left, bytes) = (left - 1, bytes + u64::from(chain.bytes));
-            into.push(chain).map(&near);
-        }
-        Ok(())
-    }
-
-    /// Takes available chains that are one direct descriptor in one region, up to the first that is not, and up
-    /// to the limits. Returns how many, and their bytes.
     #[inline(always)]
     fn take_plain<const WRITABLE: bool>(
         &mut self,
         into: &mut Taken<'_>,
-        most: usize,
-        most_bytes: u64,
+        limit: Limit,
         near: &impl Fn(&Segment),
-    ) -> (usize, u64) {
+    ) -> Limit {
+        if self.tracker.is_some() || self.fault.is_some() {
+            return Limit::default();
+        }
         let to_write = WRITABLE || !self.in_order;
-        let most = most.min(usize::from(self.size.saturating_sub(self.in_flight)));
-        let (mut count, mut bytes, mut at) = (0, 0, self.next);
+        let free = usize::from(self.size.saturating_sub(self.in_flight));
+        let mut at = self.next;
         self.ring.prefetch_first(at.index, to_write);
-        while count < most && bytes < most_bytes {
+        let taken = into.plain(limit.chains.min(free), limit.bytes, |_| {
             let flags = self.ring.flags(at.index);
             if !is_available(flags, at.wrap) {
-                break;
+                return None;
             }
             self.ring.prefetch_ahead(at.index, to_write);
             let desc = self.ring.descriptor(at.index, flags);
-            let Some(segment) = self.plain::<WRITABLE>(&desc) else {
-                break;
-            };
+            let segment = self.plain::<WRITABLE>(&desc)?;
             near(&segment);
-            into.push_plain(desc.link, segment);
-            bytes += u64::from(segment.len);
-            count += 1;
             at.advance(1, self.size);
-        }
+            Some((desc.link, segment))
+        });
         self.next = at;
-        self.in_flight += count as u16;
-        (count, bytes)
+        self.in_flight += taken.chains as u16;
+        taken
     }
 
+    #[inline(always)]
+    fn put(&mut self, chain: Chain, written: u32) {
+        debug_assert!(
+            self.staged + chain.count <= self.in_flight,
+            "put without take"
+        );
+        self.stage(chain.id, written, chain.count);
+        if let Some(tracker) = &mut self.tracker {
+            tracker.staged(chain.id);
+        }
+    }
+
+    #[inline]
+    fn put_for_all(&mut self, chains: &[Chain], last: Chain) {
+        let slots = chains.iter().map(|chain| chain.count).sum();
+        self.stage(last.id, 0, slots);
+    }
+
+    #[inline]
+    fn in_order(&self) -> bool {
+        self.in_order && self.tracker.is_none()
+    }
+
+    fn fault(&self) -> Option<QueueFault> {
+        self.fault
+    }
+}
+
+impl PackedQueue {
     /// The buffer of a chain that is one direct descriptor in one region.
     #[inline(always)]
     fn plain<const WRITABLE: bool>(&self, desc: &Desc) -> Option<Segment> {
