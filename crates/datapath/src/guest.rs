@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
-use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Piece, Port};
+use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
 use virtio::features::Features;
 use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
@@ -337,17 +337,14 @@ impl Port for GuestPort {
     }
 
     #[inline(always)]
-    fn deliver_pieces<'a>(
-        &mut self,
-        pair: u16,
-        frames: impl Iterator<Item = Piece<'a>>,
-    ) -> Traffic {
+    fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
             Some(queue) => queue.fill_each(frames.map(|frame| (header::PLAIN, frame))),
             None => Traffic::default(),
         }
     }
 
+    #[inline(always)]
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let merge = self.merge;
         match self.receiver(pair) {

@@ -10,12 +10,14 @@ pub mod decorate;
 mod drops;
 pub mod loopback;
 pub mod null;
+mod payload;
 
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Outgoing, Payload, Piece, Pieces, SHALLOW, Whole};
+pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
 pub use drops::{DropReason, REASONS};
+pub use payload::{Outgoing, Payload};
 
 use counters::Traffic;
 use wire::segment::GsoKind;
@@ -150,11 +152,7 @@ pub trait Port {
     /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
     /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so
     /// that to do nothing is always right.
-    fn deliver_pieces<'a>(
-        &mut self,
-        _pair: u16,
-        _frames: impl Iterator<Item = Piece<'a>>,
-    ) -> Traffic {
+    fn deliver_pieces(&mut self, _pair: u16, _frames: Pieces<'_>) -> Traffic {
         Traffic::default()
     }
 

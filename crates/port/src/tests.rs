@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use memory::Segment;
 
 use super::*;
@@ -226,7 +228,7 @@ fn whole(batch: &mut Batch, index: usize) -> Vec<u8> {
 }
 
 /// Appends `bytes` to the arena in pieces of at most `piece` bytes; their range.
-fn in_pieces(batch: &mut Batch, bytes: &mut [u8], piece: usize) -> std::ops::Range<u32> {
+fn in_pieces(batch: &mut Batch, bytes: &mut [u8], piece: usize) -> Range<u32> {
     let start = batch.segments_mut().len() as u32;
     batch
         .segments_mut()
@@ -250,10 +252,15 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
             batch.set_depth(depth);
             let at = in_pieces(&mut batch, &mut bytes, usize::MAX).start;
             let cut = in_pieces(&mut batch, &mut bytes, 33);
-            let frame = batch.segments_mut()[0].ptr.wrapping_add(SKIP as usize);
+            let found = Whole {
+                at,
+                from: batch.segments_mut()[0].ptr.wrapping_add(SKIP as usize),
+                skip: SKIP,
+                len: len as u32,
+            };
             // SAFETY: `bytes` holds SKIP + len bytes and outlives the batch.
             unsafe {
-                batch.push_piece(at, frame, SKIP, len as u32);
+                assert_eq!(batch.push_wholes(|_| std::iter::once(found)), 1);
                 batch.push(at..at + 1, SKIP, len as u32, Offload::default());
                 batch.push(cut, SKIP, len as u32, Offload::default());
             }
@@ -262,7 +269,9 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
                 let held = batch.frames()[index].headers.len();
                 assert_eq!(held, len.min(depth), "frame {index} of {len} bytes");
                 assert_eq!(whole(&mut batch, index), wanted);
+                assert_eq!(pieces(&batch, 0..3), [wanted.as_slice()]);
                 batch.deepen(index);
+                assert_eq!(pieces(&batch, 0..3), [wanted.as_slice()]);
                 assert_eq!(batch.frames()[index].headers.as_slice(), head);
                 assert_eq!(batch.frames()[index].len() as usize, len);
                 assert_eq!(whole(&mut batch, index), wanted);
@@ -275,6 +284,66 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
             }
         }
     }
+}
+
+/// The bytes of the frames that go out as they are.
+fn pieces(batch: &Batch, frames: Range<usize>) -> Vec<Vec<u8>> {
+    let joined = |piece: Piece<'_>| {
+        // SAFETY: the callers' batches are of bytes that they hold.
+        let rest = unsafe { std::slice::from_raw_parts(piece.rest, piece.rest_len as usize) };
+        [piece.head, rest].concat()
+    };
+    batch.pieces(frames, MAX_FRAME).map(joined).collect()
+}
+
+#[test]
+fn frames_go_out_as_they_are_up_to_the_first_that_cannot() {
+    let mut frames = [frame(60), frame(900), frame(200), frame(70)];
+    frames[2][12..14].copy_from_slice(&[0x81, 0]);
+    let mut batch = Batch::new();
+    let mut found = Vec::new();
+    for bytes in &mut frames {
+        let at = in_pieces(&mut batch, bytes, usize::MAX).start;
+        let (from, len) = (bytes.as_ptr(), bytes.len() as u32);
+        let skip = 0;
+        found.push(Whole {
+            at,
+            from,
+            skip,
+            len,
+        });
+    }
+    // SAFETY: `frames` outlives the batch.
+    assert_eq!(unsafe { batch.push_wholes(|_| found.into_iter()) }, 4);
+    assert_eq!(batch.taken().packets, 4);
+    assert_eq!(batch.taken().bytes, 60 + 900 + 200 + 70);
+    assert_eq!(pieces(&batch, 0..4), frames[..2], "the third one is tagged");
+    assert_eq!(pieces(&batch, 3..4), frames[3..]);
+    assert_eq!(
+        pieces(&batch, 1..9),
+        [[0; 0]; 0],
+        "there are no nine frames"
+    );
+    let lens = |longest| -> Vec<u32> { batch.pieces(0..4, longest).map(|p| p.len()).collect() };
+    assert_eq!(lens(900), [60, 900]);
+    assert_eq!(lens(899), [60]);
+}
+
+#[test]
+fn a_full_batch_takes_no_more() {
+    let mut bytes = frame(64);
+    let mut batch = Batch::new();
+    let at = in_pieces(&mut batch, &mut bytes, usize::MAX).start;
+    let (from, skip, len) = (bytes.as_ptr(), 0, 64);
+    let one = Whole {
+        at,
+        from,
+        skip,
+        len,
+    };
+    // SAFETY: `bytes` outlives the batch.
+    let pushed = unsafe { batch.push_wholes(|_| std::iter::repeat(one)) };
+    assert_eq!((pushed, batch.is_full()), (BATCH, true));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl GuestQueue {
     }
 
     /// Copies one frame into the next buffers.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
         if let Some(rest) = frame.payload.in_one_piece() {
             let piece = Piece {

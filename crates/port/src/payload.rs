@@ -1,0 +1,116 @@
+//! A frame on its way to a receiver.
+
+use memory::Segment;
+use memory::copy::Cursor;
+
+use crate::Offload;
+
+/// The bytes of a frame behind its private headers; they stay in their sender's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'a> {
+    segments: &'a [Segment],
+    skip: u32,
+    len: u32,
+}
+
+impl<'a> Payload<'a> {
+    /// `len` bytes from the one at `skip` of `segments`.
+    ///
+    /// # Safety
+    /// The memory behind the segments stays mapped for `'a`.
+    #[must_use]
+    pub unsafe fn new(segments: &'a [Segment], skip: u32, len: u32) -> Self {
+        Self {
+            segments,
+            skip,
+            len,
+        }
+    }
+
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Payload<'static> {
+        Payload {
+            segments: &[],
+            skip: 0,
+            len: 0,
+        }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // emptiness is of no interest to anyone
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The `len` bytes from `offset`; cut where the payload ends.
+    #[must_use]
+    pub fn slice(&self, offset: u32, len: u32) -> Payload<'a> {
+        let offset = offset.min(self.len);
+        Payload {
+            segments: self.segments,
+            skip: self.skip + offset,
+            len: len.min(self.len - offset),
+        }
+    }
+
+    /// Where the payload begins, when it lies in one piece.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_one_piece(&self) -> Option<*const u8> {
+        match self.segments {
+            [only] if only.len >= self.skip + self.len => {
+                Some(only.ptr.wrapping_add(self.skip as usize))
+            }
+            _ => None,
+        }
+    }
+
+    /// A cursor at the first byte. It may run on behind `len`; readers ask for no more than that.
+    #[inline]
+    #[must_use]
+    pub fn cursor(&self) -> Cursor<'a> {
+        // SAFETY: `Payload::new`'s caller keeps the memory mapped for 'a.
+        let mut cursor = unsafe { Cursor::new(self.segments) };
+        cursor.skip(self.skip);
+        cursor
+    }
+
+    /// Copies everything to the end of `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        let before = out.len();
+        out.resize(before + self.len as usize, 0);
+        self.cursor().read(&mut out[before..]);
+    }
+}
+
+/// A frame as a receiver gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The checked, private first bytes.
+    pub headers: &'a [u8],
+    /// The rest, in the sender's memory. By reference: a copy would be made in larger pieces than it was
+    /// stored in a moment ago, and a core waits for all its stores before it can do that.
+    pub payload: &'a Payload<'a>,
+    /// What the receiver has to do itself.
+    pub offload: Offload,
+}
+
+impl Outgoing<'_> {
+    /// Length in bytes.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // a frame is never empty
+    pub fn len(&self) -> u32 {
+        self.headers.len() as u32 + self.payload.len()
+    }
+
+    /// The whole frame in private memory, for slow paths and tests.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.headers.to_vec();
+        self.payload.append_to(&mut bytes);
+        bytes
+    }
+}
