@@ -112,10 +112,9 @@ impl<P: Port> Fabric<P> {
     /// Does to all frames of a batch what their flows say.
     pub(crate) fn execute_runs(&mut self, runs: &[Run], batch: &mut Batch, from: PortId) {
         for run in runs {
-            let action = run.action;
             let mut frames = run.frames.clone();
             loop {
-                frames.start += self.pass_on(action, frames.clone(), batch);
+                frames.start += self.pass_on(run, frames.clone(), batch);
                 let Some(index) = frames.next() else {
                     break;
                 };
@@ -126,20 +125,16 @@ impl<P: Port> Fabric<P> {
                     offload: *offload,
                     from,
                 };
-                self.execute(action, frame);
+                self.execute(run.action, frame);
             }
         }
     }
 
-    /// Delivers frames that need no change to a receiver with one queue: almost every frame. Returns how many it
-    /// did, up to the first one that is not of this kind.
+    /// Delivers frames of a run that need no change but of their tag, to a receiver with one queue: almost every
+    /// frame. Returns how many it did, up to the first one that is not of this kind.
     #[inline]
-    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &Batch) -> usize {
-        let Action::Unicast {
-            port: to,
-            tag: None,
-        } = action
-        else {
+    fn pass_on(&mut self, run: &Run, mut frames: Range<usize>, batch: &mut Batch) -> usize {
+        let Action::Unicast { port: to, tag } = run.action else {
             return 0;
         };
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
@@ -148,8 +143,11 @@ impl<P: Port> Fabric<P> {
         if slot.port.pairs() != 1 || slot.unflushed == 0 {
             return 0;
         }
-        let longest = slot.port.mtu() + ETHERNET;
-        let done = slot.port.deliver_pieces(0, batch.pieces(frames, longest));
+        if run.tagged || tag.is_some() {
+            frames.end = frames.start + batch.retag(frames.clone(), tag);
+        }
+        let pieces = batch.pieces(frames, slot.port.mtu() + link_header(tag));
+        let done = slot.port.deliver_pieces(0, pieces);
         slot.delivered.packets += done.packets;
         slot.delivered.bytes += done.bytes;
         done.packets as usize
@@ -244,7 +242,7 @@ impl<P: Port> Fabric<P> {
             payload: frame.payload,
             offload,
         };
-        let link_header = ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 };
+        let link_header = link_header(tag);
         if offload::fits(&slot.port, &out, link_header) {
             match slot.port.deliver(pair, &out) {
                 Ok(()) => {
@@ -282,6 +280,11 @@ impl<P: Port> Fabric<P> {
                 .add_to(id, std::mem::take(&mut slot.delivered));
         }
     }
+}
+
+/// Bytes before the IP packet of a frame that goes out with this tag.
+fn link_header(tag: Option<u16>) -> u32 {
+    ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 }
 }
 
 /// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.

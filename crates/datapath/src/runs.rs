@@ -41,6 +41,8 @@ fn same(a: &FlowKey, b: &FlowKey) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) action: Action,
+    /// They came with a tag.
+    pub(crate) tagged: bool,
     /// Their places in the batch.
     pub(crate) frames: Range<usize>,
 }

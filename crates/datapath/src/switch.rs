@@ -218,7 +218,12 @@ impl<P: Port> Switch<P> {
             if let Some(action) = action {
                 self.flows.count_more(frames.len() as u64 - 1);
                 self.figures.hits += frames.len() as u64;
-                self.runs.push(Run { action, frames });
+                let tagged = train.key.vlan().is_some();
+                self.runs.push(Run {
+                    action,
+                    tagged,
+                    frames,
+                });
             } else {
                 self.figures.misses += frames.len() as u64;
                 frames.for_each(|index| self.ask(index, from, now, upcalls));

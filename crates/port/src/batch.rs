@@ -54,7 +54,7 @@ impl<'a> Iterator for Pieces<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Piece<'a>> {
         let frame = self.frames.next()?;
-        if frame.rest.is_null() || frame.len() > self.longest || frame.headers.is_tagged() {
+        if frame.rest.is_null() || frame.len() > self.longest {
             return None;
         }
         Some(Piece {
@@ -370,8 +370,18 @@ impl Batch {
         }
     }
 
-    /// These frames, up to the first one that cannot go out as it is: because it is longer than `longest` bytes, in
-    /// several pieces, tagged, or has something left undone.
+    /// Gives these frames the tag of VLAN `vid`, or none, instead of the outer one that they have, whose priority they
+    /// keep; up to the first one that is in several pieces, has something left undone, or would be left with a second
+    /// tag as its outer one. Returns how many. To do it again changes nothing.
+    pub fn retag(&mut self, frames: Range<usize>, vid: Option<u16>) -> usize {
+        let frames = self.frames[..self.len].get_mut(frames).unwrap_or_default();
+        let retag = |frame: &mut Frame| !frame.rest.is_null() && frame.headers.retag(vid);
+        let failed = frames.iter_mut().position(|frame| !retag(frame));
+        failed.unwrap_or(frames.len())
+    }
+
+    /// These frames with the tags that they have, up to the first one that cannot go out as it is: because it is
+    /// longer than `longest` bytes, in several pieces, or has something left undone.
     #[inline]
     #[must_use]
     pub fn pieces(&self, frames: Range<usize>, longest: u32) -> Pieces<'_> {

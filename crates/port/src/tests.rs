@@ -299,7 +299,6 @@ fn pieces(batch: &Batch, frames: Range<usize>) -> Vec<Vec<u8>> {
 #[test]
 fn frames_go_out_as_they_are_up_to_the_first_that_cannot() {
     let mut frames = [frame(60), frame(900), frame(200), frame(70)];
-    frames[2][12..14].copy_from_slice(&[0x81, 0]);
     let mut batch = Batch::new();
     let mut found = Vec::new();
     for bytes in &mut frames {
@@ -317,16 +316,25 @@ fn frames_go_out_as_they_are_up_to_the_first_that_cannot() {
     assert_eq!(unsafe { batch.push_wholes(|_| found.into_iter()) }, 4);
     assert_eq!(batch.taken().packets, 4);
     assert_eq!(batch.taken().bytes, 60 + 900 + 200 + 70);
-    assert_eq!(pieces(&batch, 0..4), frames[..2], "the third one is tagged");
-    assert_eq!(pieces(&batch, 3..4), frames[3..]);
+    assert_eq!(pieces(&batch, 0..4), frames);
     assert_eq!(
         pieces(&batch, 1..9),
         [[0; 0]; 0],
         "there are no nine frames"
     );
     let lens = |longest| -> Vec<u32> { batch.pieces(0..4, longest).map(|p| p.len()).collect() };
-    assert_eq!(lens(900), [60, 900]);
+    assert_eq!(lens(900), [60, 900, 200, 70]);
     assert_eq!(lens(899), [60]);
+    // SAFETY: as above.
+    unsafe { batch.push(0..2, 0, 100, Offload::default()) };
+    assert_eq!(pieces(&batch, 3..5), frames[3..], "the last one is in two");
+    assert_eq!(batch.retag(2..5, Some(5)), 2);
+    assert_eq!(
+        pieces(&batch, 2..4)[0][..18],
+        [&frames[2][..12], &[0x81, 0, 0, 5, 12, 13]].concat()
+    );
+    assert_eq!(batch.retag(2..5, None), 2);
+    assert_eq!(pieces(&batch, 0..4), frames);
 }
 
 #[test]

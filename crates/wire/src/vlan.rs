@@ -198,6 +198,23 @@ impl HeaderBuf {
         true
     }
 
+    /// Gives the frame the tag of VLAN `vid`, or none, instead of its outer one, whose priority it keeps. `false`, with
+    /// nothing changed, when there is no room for a tag, or when a second tag would become the outer one.
+    #[inline]
+    pub fn retag(&mut self, vid: Option<u16>) -> bool {
+        let old = self.pop_vlan();
+        let done = match vid {
+            Some(vid) => self.push_vlan(old.unwrap_or(VlanTci::new(0)).with_vid(vid)),
+            None => !self.is_tagged(),
+        };
+        if let Some(old) = old
+            && !done
+        {
+            self.push_vlan(old);
+        }
+        done
+    }
+
     /// Takes the outer tag out.
     #[inline]
     pub fn pop_vlan(&mut self) -> Option<VlanTci> {
@@ -263,6 +280,41 @@ mod tests {
         let mut tagged_runt = filled(17);
         tagged_runt.as_mut_slice()[12..14].copy_from_slice(&[0x81, 0]);
         assert_eq!((tagged_runt.pop_vlan(), tagged_runt.len()), (None, 17));
+    }
+
+    #[test]
+    fn a_tag_is_exchanged_and_its_priority_kept() {
+        let (old, new) = (VlanTci::from_bits(0xa005), VlanTci::from_bits(0xa007));
+        let plain = filled(60).as_slice().to_vec();
+        let mut h = filled(60);
+        for _ in 0..2 {
+            assert!(h.retag(None));
+            assert_eq!(h.as_slice(), plain);
+        }
+        assert!(h.push_vlan(old));
+        for _ in 0..2 {
+            assert!(h.retag(Some(7)));
+            assert_eq!(h.vlan(), Some(new));
+        }
+        assert!(h.retag(None));
+        assert_eq!(h.as_slice(), plain);
+        assert!(h.retag(Some(7)));
+        assert_eq!(h.vlan(), Some(VlanTci::new(7)));
+    }
+
+    #[test]
+    fn no_second_tag_becomes_the_outer_one() {
+        let mut h = filled(60);
+        h.push_vlan(VlanTci::new(1));
+        h.push_vlan(VlanTci::from_bits(0x6002));
+        let before = h.as_slice().to_vec();
+        assert!(!h.retag(None));
+        assert_eq!(h.as_slice(), before, "nothing has changed");
+        assert!(h.retag(Some(3)));
+        assert_eq!(h.vlan(), Some(VlanTci::from_bits(0x6003)));
+        let mut runt = filled(13);
+        assert!(!runt.retag(Some(3)));
+        assert_eq!(runt.len(), 13);
     }
 
     #[test]

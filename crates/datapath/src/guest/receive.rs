@@ -73,11 +73,14 @@ impl GuestQueue {
         self.fill_pieces(&frame, merge)
     }
 
-    /// Notes the bytes that were written to a chain, for a live migration.
+    /// Notes the bytes that were written to these chains, for a live migration.
     #[cold]
-    fn log(&self, chain: Chain, written: u32) {
-        let segments = chain.segs.of(&self.segments);
-        self.queue.mark_written(segments, written);
+    fn log(&self, chains: &[Chain], written: u32) {
+        let mut parts = Spread(written);
+        for chain in chains {
+            let segments = chain.segs.of(&self.segments);
+            self.queue.mark_written(segments, parts.next(chain));
+        }
     }
 
     /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
@@ -160,15 +163,31 @@ impl GuestQueue {
 
     /// Stages the next `count` chains as used for `written` bytes in all.
     fn commit(&mut self, count: usize, written: u32) {
-        let mut left = written;
-        for at in self.spent..self.spent + count {
-            let chain = self.chains[at];
-            let part = left.min(chain.bytes);
-            self.log(chain, part);
-            self.queue.put(chain, part);
-            left -= part;
+        let chains = &self.chains[self.spent..self.spent + count];
+        if self.queue.memory().log().is_some() {
+            self.log(chains, written);
         }
+        self.queue.put_filled(chains, &mut Spread(written));
         self.spent += count;
+    }
+}
+
+/// Says how much of each chain a frame takes that was written to all of them; the bytes that are left.
+struct Spread(u32);
+
+impl Spread {
+    #[inline(always)]
+    fn next(&mut self, chain: &Chain) -> u32 {
+        let part = self.0.min(chain.bytes);
+        self.0 -= part;
+        part
+    }
+}
+
+impl Fill for Spread {
+    #[inline(always)]
+    fn fill(&mut self, chain: &Chain) -> Option<u32> {
+        Some(self.next(chain))
     }
 }
 
