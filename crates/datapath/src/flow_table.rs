@@ -30,7 +30,7 @@ use channel::switching::FlowRecord;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash};
 
-use exact::Exact;
+use exact::{Exact, Found};
 use flows::{Flow, Flows, NONE};
 use index::Index;
 
@@ -150,12 +150,17 @@ impl FlowTable {
     #[inline]
     #[must_use]
     pub fn approach(&self, key: &FlowKey, probe: Probe) -> Probe {
-        let slot = match &self.exact {
-            None => self.index.candidates(probe.hash).next(),
-            Some(exact) => exact.find(probe.hash, key.in_port()),
+        let (slot, long) = match &self.exact {
+            None => {
+                let slot = self.index.candidates(probe.hash).next();
+                (slot.unwrap_or(NONE), self.first.is_long())
+            }
+            Some(exact) => {
+                let found = exact.find(probe.hash, key.in_port());
+                found.map_or((NONE, false), |found| (found.slot, found.long))
+            }
         };
-        let slot = slot.unwrap_or(NONE);
-        self.flows.prefetch(slot, self.first.is_long());
+        self.flows.prefetch(slot, long);
         Probe::new(probe.hash, (probe.place >> 32) as u32, slot)
     }
 
@@ -209,9 +214,12 @@ impl FlowTable {
     #[inline(never)]
     fn search(&mut self, key: &FlowKey) -> Option<u32> {
         let tuples = 0..self.tuples.len();
-        let slot = tuples.into_iter().find_map(|at| self.find(at, key))?;
+        let (at, slot) = tuples
+            .into_iter()
+            .find_map(|at| Some((at, self.find(at, key)?)))?;
         if let Some(exact) = &mut self.exact {
-            exact.remember(self.first.hash(key), key.in_port(), slot);
+            let long = self.tuples[at].hash.is_long();
+            exact.remember(self.first.hash(key), key.in_port(), Found { slot, long });
         }
         Some(slot)
     }

@@ -1,4 +1,4 @@
-//! Hints to the machine about memory that will be needed.
+//! Memory in cache lines, and hints to the machine about what will be needed of it.
 
 /// Asks for the cache line of `at`; it comes while other work is done.
 #[inline]
@@ -29,4 +29,47 @@ pub(super) fn want_huge_pages<T>(reserved: &Vec<T>) {
     // SAFETY: the range lies within the vector's own allocation, which the caller keeps for the table's
     // life, and the advice changes neither its content nor whether it is mapped.
     let _ = unsafe { rustix::mm::madvise(at, pages, rustix::mm::Advice::LinuxHugepage) };
+}
+
+/// Words in a cache line.
+pub(super) const LINE: usize = 8;
+
+/// Cache lines of zeroes at first, which cost nothing before they are used.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// The lines, after a few unused words that bring the first to its place: memory that comes zeroed from
+    /// the system cannot be had aligned.
+    words: Vec<u64>,
+    first: usize,
+}
+
+impl Lines {
+    pub(super) fn new(lines: usize) -> Self {
+        let words = vec![0; (lines + 1) * LINE];
+        want_huge_pages(&words);
+        let start = words.as_ptr().addr();
+        let unused = start.next_multiple_of(LINE * size_of::<u64>()) - start;
+        let first = unused / size_of::<u64>();
+        Self { words, first }
+    }
+
+    /// # Panics
+    /// When there is no such line.
+    #[inline]
+    pub(super) fn get(&self, line: usize) -> &[u64; LINE] {
+        let words = self.words[self.first + line * LINE..].first_chunk();
+        words.expect("a line behind the last")
+    }
+
+    /// # Panics
+    /// When there is no such line.
+    #[inline]
+    pub(super) fn get_mut(&mut self, line: usize) -> &mut [u64; LINE] {
+        let words = self.words[self.first + line * LINE..].first_chunk_mut();
+        words.expect("a line behind the last")
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.words.fill(0);
+    }
 }
