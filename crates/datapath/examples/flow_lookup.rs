@@ -128,7 +128,7 @@ fn main() {
     println!("|---|---|---|---|---|---|");
     // For a profile of one row: `flow_lookup FLOWS MASKS`.
     let wanted: Vec<usize> = std::env::args().skip(1).flat_map(|a| a.parse()).collect();
-    for count in [1, 4] {
+    for count in [1, 3, 4] {
         for flows in FLOWS {
             if wanted.len() == 2 && wanted != [flows, count] {
                 continue;
