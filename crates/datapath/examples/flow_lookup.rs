@@ -11,7 +11,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use datapath::flow_table::FlowTable;
+use datapath::flow_table::{FlowTable, Origin};
 use policy::Action;
 use port::PortId;
 use wire::MacAddr;
@@ -61,7 +61,13 @@ fn table(flows: usize, masks: &[FlowMask]) -> FlowTable {
             port: PortId(n as u32),
             tag: None,
         };
-        table.install(&key(n as u64), &masks[n % masks.len()], action, None, 1);
+        table.install(
+            &key(n as u64),
+            &masks[n % masks.len()],
+            action,
+            Origin::default(),
+            1,
+        );
     }
     table
 }

@@ -292,6 +292,9 @@ impl Worker {
     }
 
     fn follow_answers(&mut self) {
+        if self.switch.has_to_do() && !self.switch.go_on(self.now()) {
+            return;
+        }
         for _ in 0..ANSWERS {
             let Some(ring) = &mut self.control.answers else {
                 return;
@@ -313,7 +316,7 @@ impl Worker {
         let asked = match &answer {
             Answer::Install { upcall, .. } => *upcall,
             Answer::Once { upcall, .. } => Some(*upcall),
-            Answer::Remove { .. } => None,
+            Answer::Forget(_) => None,
         };
         let asker = asked.map(Switch::<GuestPort>::asker);
         for (number, worker) in self.all.iter().enumerate() {
@@ -442,7 +445,7 @@ impl Worker {
 
     /// Looks for kicks and messages; sleeps for them when nothing is active.
     fn wait(&mut self) {
-        if !self.active.is_empty() {
+        if !self.active.is_empty() || self.switch.has_to_do() {
             return self.follow_events(Some(Duration::ZERO));
         }
         self.sleeps = self.sleeps.wrapping_add(1);

@@ -29,6 +29,8 @@ pub(super) struct Flow {
     pub(super) used: u32,
     /// Number of its mask.
     pub(super) tuple: u8,
+    /// See [`Origin`](super::Origin).
+    pub(super) learned: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -175,11 +177,10 @@ impl Flows {
         slot
     }
 
-    /// Gives a flow another action.
-    pub(super) fn change(&mut self, slot: u32, action: Action) {
-        let mut flow = self.slots[slot as usize].clone();
-        self.count(&flow, false);
-        flow.action = action;
+    /// Puts another flow with the same key into a slot.
+    pub(super) fn change(&mut self, slot: u32, flow: Flow) {
+        let old = self.slots[slot as usize].clone();
+        self.count(&old, false);
         self.count(&flow, true);
         self.slots[slot as usize] = flow;
     }
