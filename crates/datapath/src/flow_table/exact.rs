@@ -13,7 +13,7 @@
 //!      tag      epoch    the flow's mask is long       slot
 //! ```
 
-use super::cache::{LINE, Lines, prefetch};
+use super::cache::{LINE, Lines, Use, prefetch};
 use super::index::SLOT_BITS;
 
 /// Ingress ports are told apart by so many bits of their number.
@@ -58,7 +58,7 @@ impl Exact {
     pub(super) fn new(flows: usize) -> Self {
         let sets = (flows / KEYS_PER_SET).next_power_of_two();
         Self {
-            sets: Lines::new(sets),
+            sets: Lines::new(sets, Use::Scattered),
             last_set: sets - 1,
             epochs: Box::new([1; PORTS]),
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, LOW_WORDS};
 
-use super::cache::{Lines, prefetch, want_huge_pages};
+use super::cache::{Lines, Use, prefetch, want_huge_pages};
 
 /// Words of a key that only long masks count.
 const HIGH_WORDS: usize = 8 - LOW_WORDS;
@@ -87,7 +87,7 @@ impl Flows {
         want_huge_pages(&slots);
         Self {
             slots,
-            high: Lines::new(capacity),
+            high: Lines::new(capacity, Use::InTurn),
             capacity,
             free: NONE,
             len: 0,
