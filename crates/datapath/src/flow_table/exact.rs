@@ -6,7 +6,7 @@
 //! that does not show is a flow of an earlier mask that was installed since; therefore every installation
 //! makes the references of its ingress port old. "Whole key" means all bits that some mask counts.
 //!
-//! A reference is one word, so that those of a million keys stay near the core:
+//! A reference is one word, so that a cache line holds eight and hardly ever too many keys share one:
 //!
 //! ```text
 //! bits 63..45   44..21   20                            19..0
@@ -21,8 +21,9 @@ const PORTS: usize = 256;
 
 /// References in a set, which is a cache line.
 const WAYS: usize = LINE;
-/// Keys that a set has on average when there are as many as flows in the largest table.
-const KEYS_PER_SET: usize = 4;
+/// Keys that a set has on average when there are as many as flows in the largest table. With twice as many, one key
+/// in a hundred would have no place, and asking all masks for that costs more than the memory does.
+const KEYS_PER_SET: usize = 2;
 
 const SLOTS: u64 = (1 << SLOT_BITS) - 1;
 const LONG: u64 = 1 << SLOT_BITS;
