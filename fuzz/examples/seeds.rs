@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use channel::records::{Answer, Upcall};
+use channel::records::{Answer, Stale, Upcall};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
-    FlowRecord, Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role,
-    SwitchFigures,
+    Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
+    StationUse, SwitchFigures,
 };
 use policy::{Action, SegmentId};
 use port::PortId;
@@ -429,11 +429,17 @@ fn channel() {
         mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
     };
+    let station = Station {
+        segment: SegmentId(1),
+        mac: [2, 0, 0, 0, 0, 1],
+        port: PortId(3),
+    };
     let orders = [
         Order::Adopt,
         Order::AddPort(config.clone()),
         Order::RemovePort(PortId(3)),
-        Order::DumpFlows,
+        Order::Stations { within_ms: 6000 },
+        Order::Check(vec![station]),
     ];
     for (at, order) in orders.into_iter().enumerate() {
         message(0, &format!("order-{at}"), &Request { number: 7, order });
@@ -450,14 +456,6 @@ fn channel() {
         tag: Some(10),
     };
     let segment = Some(SegmentId(1));
-    let flow = FlowRecord {
-        key,
-        mask,
-        action,
-        segment,
-        packets: 9,
-        idle_ms: 5,
-    };
     let queues = vec![QueueState {
         index: 1,
         size: 256,
@@ -482,7 +480,11 @@ fn channel() {
             ports: vec![config],
         },
     );
-    message(1, "flows", &Report::Flows(vec![flow]));
+    let used = StationUse {
+        station,
+        idle_ms: 5,
+    };
+    message(1, "stations", &Report::Stations(vec![used]));
     message(
         1,
         "states",
@@ -524,6 +526,7 @@ fn channel() {
             mask,
             action,
             segment,
+            learned: true,
         },
     );
     message(
@@ -536,7 +539,13 @@ fn channel() {
             },
         },
     );
-    message(3, "remove", &Answer::Remove { key, mask });
+    let station = Stale::Station {
+        segment: SegmentId(1),
+        mac: [2, 0, 0, 0, 0, 1],
+        from: true,
+    };
+    message(3, "forget-station", &Answer::Forget(station));
+    message(3, "forget-port", &Answer::Forget(Stale::Port(PortId(3))));
     message(
         4,
         "ask",

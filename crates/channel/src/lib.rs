@@ -3,7 +3,7 @@
 //! ```text
 //! supervisor <-- supervision --> control      ask for sockets, tell of readiness
 //! supervisor <-- supervision --> switch       hand over links, dial for client ports
-//! control    <--- switching ---> switch       ports, programs, state, flow dumps
+//! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory
 //! control    ==== records =====> switch       answers, likewise
 //! ```

@@ -1,6 +1,7 @@
 //! The records in the rings between the switch and control.
 
 use policy::{Action, SegmentId};
+use port::PortId;
 use serde::{Deserialize, Serialize};
 use wire::flow::{FlowKey, FlowMask};
 
@@ -41,6 +42,9 @@ pub enum Answer {
         action: Action,
         /// The segment it was made in.
         segment: Option<SegmentId>,
+        /// Control knows the source as a station of the ingress port: it wants to hear of the flow's use, see
+        /// [`Order::Stations`](crate::switching::Order::Stations).
+        learned: bool,
     },
     /// Execute once for the parked frames, cache nothing.
     Once {
@@ -49,13 +53,24 @@ pub enum Answer {
         /// The decision.
         action: Action,
     },
-    /// Forget a flow.
-    Remove {
-        /// Key, masked.
-        key: [u64; 8],
-        /// Its mask.
-        mask: [u64; 8],
+    /// Forget flows that were installed so far; those that are installed by later answers stay.
+    Forget(Stale),
+}
+
+/// Which flows are to be forgotten. Control keeps no list of flows: the switch finds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Stale {
+    /// Those to a station, among the flows that were decided in its segment.
+    Station {
+        /// Its segment.
+        segment: SegmentId,
+        /// Its address.
+        mac: [u8; 6],
+        /// Those from it as well.
+        from: bool,
     },
+    /// Those from and to a port.
+    Port(PortId),
 }
 
 /// A key from its words.

@@ -1,9 +1,12 @@
-//! Between control and the switch: ports, programs, state and flow dumps.
+//! Between control and the switch: ports, programs, state, and the stations whose flows are in use.
+//!
+//! The switch keeps the flows and lets them expire; control keeps the stations. So no message here grows with
+//! the number of flows, and all are bounded by [`MAX_STATIONS`] and the number of ports.
 //!
 //! Every request has a number, and exactly one [`Report::Done`] follows with the same number, after
 //! whatever else answers it. A new control process starts with [`Order::Adopt`].
 
-use policy::{Action, Program, SegmentId};
+use policy::{Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +41,7 @@ pub struct PortConfig {
 /// A request of control.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Send the state over: answered with [`Report::Adopted`], then all flows.
+    /// Send the state over: answered with [`Report::Adopted`], then [`Report::Stations`] of all flows.
     Adopt,
     /// Replace the forwarding program.
     Program(Program),
@@ -48,8 +51,14 @@ pub enum Order {
     SetPort(PortConfig),
     /// Disconnect the guest, forget the port and every flow from and to it.
     RemovePort(PortId),
-    /// Report all flows, oldest use first is not promised.
-    DumpFlows,
+    /// Report the learned stations from which flows were used lately: each once, [`MAX_STATIONS`] at most.
+    Stations {
+        /// Milliseconds within which they were used.
+        within_ms: u32,
+    },
+    /// These are all stations that control knows: forget the flows that would be decided otherwise now. That heals
+    /// whatever was lost between the two, with a control that died as a rule.
+    Check(Vec<Station>),
     /// Report the state of every port.
     PortStates,
 }
@@ -63,21 +72,27 @@ pub struct Request {
     pub order: Order,
 }
 
-/// A cached flow.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FlowRecord {
-    /// `wire::flow::FlowKey`, masked.
-    pub key: [u64; 8],
-    /// `wire::flow::FlowMask`.
-    pub mask: [u64; 8],
-    /// The cached decision.
-    pub action: Action,
-    /// The segment that control decided in, for learning after a restart.
-    pub segment: Option<SegmentId>,
-    /// Frames that used it.
-    pub packets: u64,
-    /// Milliseconds since its last use.
-    pub idle_ms: u64,
+/// Stations in one series of [`Report::Stations`] at most: more than control learns.
+pub const MAX_STATIONS: usize = 1 << 17;
+
+/// A station that control has learned.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Station {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// The port behind which it is.
+    pub port: PortId,
+}
+
+/// That flows from a station are in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StationUse {
+    /// The station, as of the flows.
+    pub station: Station,
+    /// Milliseconds since the last use of any of them.
+    pub idle_ms: u32,
 }
 
 /// Life of a port.
@@ -168,8 +183,8 @@ pub enum Report {
         /// All ports.
         ports: Vec<PortConfig>,
     },
-    /// Some flows; more may follow.
-    Flows(Vec<FlowRecord>),
+    /// Some stations with flows; more may follow.
+    Stations(Vec<StationUse>),
     /// States of some ports; more may follow.
     PortStates(Vec<PortState>, SwitchFigures),
     /// A request is done.

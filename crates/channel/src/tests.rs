@@ -2,7 +2,7 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::link::{Link, Received};
-use crate::records::{Answer, Upcall};
+use crate::records::{Answer, Stale, Upcall};
 use crate::state::StateFile;
 use crate::supervision::{Ask, Tell};
 
@@ -71,10 +71,11 @@ fn records_cross_the_shared_region_both_ways() {
         frame_len: 60,
         headers: vec![9; 60],
     };
-    let answer = Answer::Remove {
-        key: [2; 8],
-        mask: [3; 8],
-    };
+    let answer = Answer::Forget(Stale::Station {
+        segment: policy::SegmentId(2),
+        mac: [3; 6],
+        from: true,
+    });
     assert!(from_switch.prepare_sleep());
     assert!(upcalls.send(&upcall));
     upcalls.ring_bell();

@@ -1,8 +1,8 @@
-//! The engine: one task that owns the wanted state, the forwarding database and the flows.
+//! The engine: one task that owns the wanted state and the forwarding database. It keeps no flows.
 //!
 //! ```text
 //!  API commands --+                    +--> orders to the switch (ports, programs)
-//!  upcalls -------+--> Engine::turn ---+--> answers to upcalls, flows taken back
+//!  upcalls -------+--> Engine::turn ---+--> answers to upcalls, stale flows
 //!  reports -------+                    +--> the state file
 //!  a clock tick --+
 //! ```
@@ -12,7 +12,6 @@
 
 mod change;
 mod documents;
-mod flows;
 mod peers;
 mod saved;
 mod start;
@@ -27,34 +26,36 @@ use std::time::Duration;
 
 use api::v1::Problem;
 use channel::link::Link;
-use channel::records::{Answer, Upcall};
+use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{FlowRecord, Order, PortConfig, PortPhase, Report};
-use policy::{Action, Program, decide};
+use channel::switching::{self, Order, PortConfig, PortPhase, Report, StationUse};
+use policy::{Lookup, Program, decide};
 use port::PortId;
 use port::counters::Counters;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
-use crate::learning::{Effect, Fdb, Limits};
+use crate::learning::{Effect, Fdb, Limits, Side};
 use crate::server;
 
-use flows::FlowIndex;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
 /// Between two looks at ages, and two saves of what was learned.
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks between two dumps of the switch's flows.
-const TICKS_PER_DUMP: u64 = 5;
-/// A flow that was not used for this long is taken back.
-const FLOW_IDLE: Duration = Duration::from_secs(30);
+/// Ticks between two questions which stations are in use.
+const TICKS_PER_REPORT: u64 = 5;
+/// Ticks between two checks of all flows.
+const TICKS_PER_CHECK: u64 = 60;
+/// What the switch's clock and this one may differ by between two questions.
+const OVERLAP: Duration = Duration::from_secs(1);
 /// Upcalls answered in a row, before the API has its turn.
 const UPCALLS_PER_TURN: usize = 256;
 /// Until the switch has taken some answers out of a full ring.
@@ -84,17 +85,16 @@ pub struct Engine {
     ports: BTreeMap<PortId, PortConfig>,
     program: Program,
     fdb: Fdb,
-    flows: FlowIndex,
     upcalls: shared::Receiver,
     answers: shared::Sender,
     /// Answers for which the ring had no room, in order.
     backlog: VecDeque<Answer>,
     upcall_count: u64,
     ticks: u64,
-    /// The dump that is under way, and when it was asked for.
-    dump: Option<(u64, Duration)>,
-    /// When the last dump that is complete was asked for.
-    last_dump: Duration,
+    /// The question for stations in use that has no answer yet, and when it was asked.
+    asked: Option<(u64, Duration)>,
+    /// When the last one was asked that has its answer.
+    heard: Duration,
 }
 
 /// Runs control until the supervisor ends it or is gone. `link` is the supervision link.
@@ -116,7 +116,7 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
 }
 
 impl Engine {
-    /// Takes over: the state file's wanted state, the switch's ports and flows. Returns the API's socket.
+    /// Takes over: the state file's wanted state, the switch's ports and stations. Returns the API's socket.
     ///
     /// # Errors
     /// A peer that is gone or makes no sense, or a wanted port that cannot be made.
@@ -137,7 +137,6 @@ impl Engine {
         let (answers, upcalls) = adopted.region.control_ends()?;
         let mut engine = Self {
             runtime_dir: start.runtime_dir,
-            clock,
             supervisor: SupervisorPeer::new(link, patience)?,
             switch,
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
@@ -145,20 +144,20 @@ impl Engine {
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
-            flows: FlowIndex::default(),
             upcalls,
             answers,
             backlog: VecDeque::new(),
             upcall_count: 0,
             ticks: 0,
-            dump: None,
-            last_dump: Duration::ZERO,
+            asked: None,
+            heard: clock(),
+            clock,
             saved,
         };
         engine.adopt_program(adopted.epoch);
-        engine.adopt_learned(&adopted.flows);
+        engine.adopt_learned(&adopted.stations);
         engine.reconcile().map_err(io::Error::other)?;
-        engine.revalidate(&adopted.flows);
+        engine.check_flows()?;
         engine.answers.ring_bell();
         Ok((engine, start.api))
     }
@@ -168,22 +167,17 @@ impl Engine {
     }
 
     /// Learns again what was known before the restart: first what was saved, then what flows tell.
-    fn adopt_learned(&mut self, flows: &[FlowRecord]) {
+    fn adopt_learned(&mut self, uses: &[StationUse]) {
         let now = self.now();
         for station in std::mem::take(&mut self.saved.stations) {
             let mac = station.mac();
             self.fdb
                 .adopt(station.seen, station.segment, mac, station.port);
         }
-        for record in flows {
-            self.flows.insert_record(record, now);
-            let key = channel::records::key_from_words(&record.key);
-            let dropped = matches!(record.action, Action::Drop(_));
-            if let (Some(segment), false) = (record.segment, dropped) {
-                let seen = now.saturating_sub(Duration::from_millis(record.idle_ms));
-                self.fdb
-                    .adopt(seen, segment, key.smac(), PortId(key.in_port()));
-            }
+        for StationUse { station, idle_ms } in uses {
+            let seen = now.saturating_sub(Duration::from_millis((*idle_ms).into()));
+            let mac = MacAddr(station.mac);
+            self.fdb.adopt(seen, station.segment, mac, station.port);
         }
     }
 
@@ -260,18 +254,15 @@ impl Engine {
         let masked = *key.masked(&decision.mask).words();
         let mask = *decision.mask.words();
         let (action, segment) = (decision.action, decision.segment);
-        if self.flows.is_full() {
-            // Somebody makes up addresses faster than dumps tell what the switch has dropped again.
-            let upcall = upcall.id;
-            return self.send(Answer::Once { upcall, action });
-        }
-        self.flows.insert(&masked, &mask, action, segment, now);
+        let port_of = |(segment, mac)| self.fdb.at(now).port_of(segment, mac);
+        let learned = decision.learn.and_then(port_of) == Some(PortId(key.in_port()));
         self.send(Answer::Install {
             upcall: Some(upcall.id),
             key: masked,
             mask,
             action,
             segment,
+            learned,
         });
     }
 
@@ -279,9 +270,8 @@ impl Engine {
         for effect in effects {
             match effect {
                 Effect::Invalidate { segment, mac, side } => {
-                    for answer in self.flows.invalidate(segment, mac, side) {
-                        self.send(answer);
-                    }
+                    let (mac, from) = (mac.0, side == Side::Both);
+                    self.send(Answer::Forget(Stale::Station { segment, mac, from }));
                 }
                 Effect::Moved { mac, from, to, .. } => {
                     tracing::info!(%mac, from = self.port_name(from), to = self.port_name(to), "moved");
@@ -320,8 +310,12 @@ impl Engine {
     fn hear_switch(&mut self) -> io::Result<()> {
         while let Some(report) = self.switch.poll()? {
             match report {
-                Report::Flows(records) => self.note_flows(&records),
-                Report::Done { number, .. } => self.dump_done(number),
+                Report::Stations(uses) => self.note_use(&uses),
+                Report::Done { number, .. } => {
+                    if let Some((_, asked)) = self.asked.take_if(|(n, _)| *n == number) {
+                        self.heard = asked;
+                    }
+                }
                 Report::Phase {
                     port,
                     phase,
@@ -344,62 +338,48 @@ impl Engine {
         self.ticks += 1;
         let effects = self.fdb.expire(self.now());
         self.carry_out(effects);
-        if self.dump.is_none() && self.ticks.is_multiple_of(TICKS_PER_DUMP) {
-            let number = self.switch.order(Order::DumpFlows, &[])?;
-            self.dump = Some((number, self.now()));
+        if self.asked.is_none() && self.ticks.is_multiple_of(TICKS_PER_REPORT) {
+            self.ask_for_stations()?;
+        }
+        if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
+            self.check_flows()?;
         }
         self.answers.ring_bell();
         self.save()
     }
 
-    /// Flows that the switch has: keeps their stations young, takes back those that nobody uses and those
-    /// that would be decided otherwise now.
-    fn note_flows(&mut self, records: &[FlowRecord]) {
+    /// Asks which stations were in use since the last answer.
+    fn ask_for_stations(&mut self) -> io::Result<()> {
         let now = self.now();
-        let asked = self.dump.map_or(now, |(_, asked)| asked);
-        for record in records {
-            let idle = Duration::from_millis(record.idle_ms);
-            if idle > FLOW_IDLE {
-                for answer in self.flows.remove(&record.key) {
-                    self.send(answer);
-                }
-                continue;
-            }
-            self.flows.insert_older(record, asked);
-            if let Some(segment) = record.segment {
-                let key = channel::records::key_from_words(&record.key);
-                let seen = now.saturating_sub(idle);
-                self.fdb
-                    .refresh(seen, segment, key.smac(), PortId(key.in_port()));
-            }
-        }
-        self.revalidate(records);
+        let within = now.saturating_sub(self.heard) + OVERLAP;
+        let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        let number = self.switch.order(Order::Stations { within_ms }, &[])?;
+        self.asked = Some((number, now));
+        Ok(())
     }
 
-    /// Takes back the flows that would be decided otherwise now. That heals whatever was lost between us and
-    /// the switch, at the latest when a dump shows it.
-    fn revalidate(&mut self, records: &[FlowRecord]) {
+    /// Stations whose flows are in use stay young.
+    fn note_use(&mut self, uses: &[StationUse]) {
         let now = self.now();
-        for record in records {
-            let key = channel::records::key_from_words(&record.key);
-            let right = decide(&self.program, &self.fdb.at(now), &key);
-            if right.action != record.action || right.segment != record.segment {
-                for answer in self.flows.remove(&record.key) {
-                    self.send(answer);
-                }
-            }
+        for StationUse { station, idle_ms } in uses {
+            let seen = now.saturating_sub(Duration::from_millis((*idle_ms).into()));
+            let mac = MacAddr(station.mac);
+            self.fdb.refresh(seen, station.segment, mac, station.port);
         }
     }
 
-    /// A flow that was in neither of two dumps is not in the switch any more. One dump says little: an answer
-    /// on its way to the switch is not in it.
-    fn dump_done(&mut self, number: u64) {
-        if let Some((_, asked)) = self.dump.take_if(|(n, _)| *n == number) {
-            let before = std::mem::replace(&mut self.last_dump, asked);
-            if self.backlog.is_empty() {
-                self.flows.forget_unseen(before);
-            }
-        }
+    /// Has the switch forget the flows that would be decided otherwise now. That heals whatever was lost between
+    /// it and us, or our predecessor.
+    fn check_flows(&mut self) -> io::Result<()> {
+        let stations = self.fdb.list(self.now()).into_iter();
+        let stations = stations.map(|s| switching::Station {
+            segment: s.segment,
+            mac: s.mac.0,
+            port: s.port,
+        });
+        let order = Order::Check(stations.collect());
+        self.switch.order(order, &[])?;
+        Ok(())
     }
 
     /// Writes the state file.

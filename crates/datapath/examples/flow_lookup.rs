@@ -6,12 +6,12 @@
 //! ```
 //!
 //! `in turn` asks for the flows in the order in which they were installed, `random` for any of them. With four
-//! masks, each flow belongs to one of them.
+//! masks, each flow belongs to one of them, and each has a flow even where only one is asked for.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use datapath::flow_table::FlowTable;
+use datapath::flow_table::{FlowTable, Origin};
 use policy::Action;
 use port::PortId;
 use wire::MacAddr;
@@ -56,12 +56,18 @@ fn masks(count: usize) -> Vec<FlowMask> {
 
 fn table(flows: usize, masks: &[FlowMask]) -> FlowTable {
     let mut table = FlowTable::new(1 << 20, 0x5eed_5eed_5eed_5eed);
-    for n in 0..flows {
+    for n in 0..flows.max(masks.len()) {
         let action = Action::Unicast {
             port: PortId(n as u32),
             tag: None,
         };
-        table.install(&key(n as u64), &masks[n % masks.len()], action, None, 1);
+        table.install(
+            &key(n as u64),
+            &masks[n % masks.len()],
+            action,
+            Origin::default(),
+            1,
+        );
     }
     table
 }
@@ -128,7 +134,7 @@ fn main() {
     println!("|---|---|---|---|---|---|");
     // For a profile of one row: `flow_lookup FLOWS MASKS`.
     let wanted: Vec<usize> = std::env::args().skip(1).flat_map(|a| a.parse()).collect();
-    for count in [1, 4] {
+    for count in [1, 3, 4] {
         for flows in FLOWS {
             if wanted.len() == 2 && wanted != [flows, count] {
                 continue;

@@ -4,6 +4,7 @@
 //!   exact    whole key -> slot       only while there is more than one mask
 //!   index    masked key -> slot      sets of 16 tags, one cache line each; grows a set at a time
 //!   flows    by slot: masked key, action, use; one cache line each, one beside the other
+//!   stations lists of the flows from a station, and to it; for forgetting them
 //! ```
 //!
 //! The masked level is a tuple space search: the masks are asked in the order in which they came (a new one
@@ -25,23 +26,35 @@ mod cache;
 mod exact;
 mod flows;
 mod index;
+#[cfg(test)]
+mod records;
+mod stations;
+mod upkeep;
 
-use channel::switching::FlowRecord;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash};
 
-use exact::Exact;
+use exact::{Exact, Found};
 use flows::{Flow, Flows, NONE};
 use index::Index;
+use stations::Stations;
+pub use upkeep::{PIECE, Progress};
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;
-/// Slots in one piece of a dump.
-const SLOTS_PER_PIECE: usize = 1024;
 /// Different masks at most; control uses a handful.
 const MAX_TUPLES: usize = 16;
 /// Sets in which a flow that may go is looked for when the table is full.
 const SETS_TO_SEARCH: usize = 64;
+
+/// Where a decision comes from, as control tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Origin {
+    /// The segment that it was made in.
+    pub segment: Option<SegmentId>,
+    /// Control has learned the source, and wants to hear of its use.
+    pub learned: bool,
+}
 
 /// The flows of one mask.
 #[derive(Debug)]
@@ -80,6 +93,7 @@ pub struct FlowTable {
     tuples: Vec<Tuple>,
     index: Index,
     flows: Flows,
+    stations: Stations,
     /// There while there is more than one tuple.
     exact: Option<Exact>,
     /// The hash of the level that is asked first: of the only mask, or of what all masks count.
@@ -104,6 +118,7 @@ impl FlowTable {
             tuples: Vec::with_capacity(MAX_TUPLES),
             index: Index::new(flows),
             flows: Flows::new(flows),
+            stations: Stations::new(flows, seed),
             exact: None,
             first: MaskedHash::new(&FlowMask::NONE, seed),
             seed,
@@ -150,12 +165,17 @@ impl FlowTable {
     #[inline]
     #[must_use]
     pub fn approach(&self, key: &FlowKey, probe: Probe) -> Probe {
-        let slot = match &self.exact {
-            None => self.index.candidates(probe.hash).next(),
-            Some(exact) => exact.find(probe.hash, key.in_port()),
+        let (slot, long) = match &self.exact {
+            None => {
+                let slot = self.index.candidates(probe.hash).next();
+                (slot.unwrap_or(NONE), self.first.is_long())
+            }
+            Some(exact) => {
+                let found = exact.find(probe.hash, key.in_port());
+                found.map_or((NONE, false), |found| (found.slot, found.long))
+            }
         };
-        let slot = slot.unwrap_or(NONE);
-        self.flows.prefetch(slot, self.first.is_long());
+        self.flows.prefetch(slot, long);
         Probe::new(probe.hash, (probe.place >> 32) as u32, slot)
     }
 
@@ -209,9 +229,12 @@ impl FlowTable {
     #[inline(never)]
     fn search(&mut self, key: &FlowKey) -> Option<u32> {
         let tuples = 0..self.tuples.len();
-        let slot = tuples.into_iter().find_map(|at| self.find(at, key))?;
+        let (at, slot) = tuples
+            .into_iter()
+            .find_map(|at| Some((at, self.find(at, key)?)))?;
         if let Some(exact) = &mut self.exact {
-            exact.remember(self.first.hash(key), key.in_port(), slot);
+            let long = self.tuples[at].hash.is_long();
+            exact.remember(self.first.hash(key), key.in_port(), Found { slot, long });
         }
         Some(slot)
     }
@@ -236,7 +259,7 @@ impl FlowTable {
         key: &FlowKey,
         mask: &FlowMask,
         action: Action,
-        segment: Option<SegmentId>,
+        origin: Origin,
         now: u64,
     ) -> bool {
         let Some(at) = self.tuple_for(mask) else {
@@ -244,10 +267,7 @@ impl FlowTable {
         };
         let key = key.masked(mask);
         if let Some(slot) = self.find(at, &key) {
-            self.flows.change(slot, action);
-            if let Some(flow) = self.flows.get_mut(slot) {
-                (flow.segment, flow.used) = (segment, now as u32);
-            }
+            self.change(slot, action, origin, now);
             return true;
         }
         let hash = self.tuples[at].hash.hash(&key);
@@ -260,12 +280,25 @@ impl FlowTable {
             hash,
             packets: 0,
             action,
-            segment,
+            segment: origin.segment,
             used: now as u32,
             tuple: at as u8,
+            learned: origin.learned,
         };
         self.add(flow, &key);
         true
+    }
+
+    /// Gives a flow another decision.
+    fn change(&mut self, slot: u32, action: Action, origin: Origin, now: u64) {
+        let Some(mut flow) = self.flows.get(slot).cloned() else {
+            return;
+        };
+        self.stations.remove(slot, &flow);
+        (flow.action, flow.used) = (action, now as u32);
+        (flow.segment, flow.learned) = (origin.segment, origin.learned);
+        self.stations.add(slot, &flow);
+        self.flows.change(slot, flow);
     }
 
     /// Adds a new flow, for which there is room.
@@ -276,6 +309,9 @@ impl FlowTable {
         let every_port = tuple.mask().with_in_port() != *tuple.mask();
         let hash = flow.hash;
         let slot = self.flows.insert(flow, high);
+        if let Some(flow) = self.flows.get(slot) {
+            self.stations.add(slot, flow);
+        }
         let (index, flows) = (&mut self.index, &self.flows);
         let hash_of = |slot| flows.get(slot).map_or(0, |flow| flow.hash);
         index.insert(hash, slot, flows.len(), hash_of);
@@ -369,68 +405,11 @@ impl FlowTable {
             return;
         };
         self.tuples[usize::from(flow.tuple)].flows -= 1;
+        self.stations.remove(slot, flow);
         self.index.remove(flow.hash, slot);
         self.flows.remove(slot);
         if self.last == slot {
             self.last = NONE;
         }
-    }
-
-    /// Forgets one flow.
-    pub fn remove(&mut self, key: &FlowKey, mask: &FlowMask) {
-        let at = self.tuples.iter().position(|t| t.mask() == mask);
-        if let Some(slot) = at.and_then(|at| self.find(at, key)) {
-            self.forget(slot);
-        }
-    }
-
-    /// Forgets every flow from and to a port. It looks no further than to the last of them.
-    pub fn remove_port(&mut self, port: u32) {
-        let mut slots = 0..self.flows.slots() as u32;
-        while self.flows.concern(port)
-            && let Some(slot) = slots.next()
-        {
-            if self.flows.concerns(slot, port) {
-                self.forget(slot);
-            }
-        }
-    }
-
-    /// Forgets the flows among the next `slots` that were not used for more than `limit` milliseconds; how
-    /// many. Each call goes on where the one before stopped, and from the end to the start.
-    pub fn expire_some(&mut self, now: u64, limit: u32, slots: usize) -> usize {
-        let before = self.flows.len();
-        for _ in 0..slots.min(self.flows.slots()) {
-            let slot = self.sweep % self.flows.slots() as u32;
-            self.sweep = slot + 1;
-            let flow = self.flows.get(slot).filter(|flow| !flow.is_free());
-            if flow.is_some_and(|flow| flow.idle(now) > limit) {
-                self.forget(slot);
-            }
-        }
-        before - self.flows.len()
-    }
-
-    /// The flows in [`SLOTS_PER_PIECE`] slots from place `at` on, as control gets them, and the place to go on
-    /// from; `None` at the end. A dump starts at place 0; a flow that stays is in it once.
-    #[must_use]
-    pub fn records(&self, at: usize, now: u64) -> (Vec<FlowRecord>, Option<usize>) {
-        let end = (at + SLOTS_PER_PIECE).min(self.flows.slots());
-        let records = (at..end).filter_map(|slot| self.record(slot as u32, now));
-        let next = (end < self.flows.slots()).then_some(end);
-        (records.collect(), next)
-    }
-
-    fn record(&self, slot: u32, now: u64) -> Option<FlowRecord> {
-        let flow = self.flows.get(slot)?;
-        let tuple = self.tuples.get(usize::from(flow.tuple))?;
-        Some(FlowRecord {
-            key: *self.flows.key(slot, tuple.hash.is_long()).words(),
-            mask: *tuple.mask().words(),
-            action: flow.action,
-            segment: flow.segment,
-            packets: flow.packets,
-            idle_ms: flow.idle(now).into(),
-        })
     }
 }

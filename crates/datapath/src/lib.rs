@@ -8,6 +8,7 @@
 //! poll      when the worker sleeps (no clock, no threads)
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
+//! follow    control's answers, a piece at a time
 //! fabric    the ports, and delivery of frames to others
 //! lane      a queue that several workers use, one at a time
 //! watchdog  ringing a front end's eventfd without being held up by it
@@ -21,6 +22,7 @@
 pub mod attach;
 mod fabric;
 pub mod flow_table;
+mod follow;
 pub mod guest;
 pub mod lane;
 pub mod offload;

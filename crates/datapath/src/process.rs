@@ -2,6 +2,8 @@
 //!
 //! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
 
+mod stations;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +20,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::attach::Attachment;
 use crate::guest::GuestPort;
-use crate::worker::{Notice, Notices, Worker};
+use crate::worker::{Notice, Notices};
 use crate::workers::Workers;
 
 /// Between two looks at the workers' loads.
@@ -242,8 +244,12 @@ impl Process {
                 Ok(())
             }
             Order::RemovePort(id) => self.remove_port(id),
-            Order::DumpFlows => {
-                self.report_flows();
+            Order::Stations { within_ms } => {
+                self.report_stations(within_ms);
+                Ok(())
+            }
+            Order::Check(stations) => {
+                self.check_flows(stations);
                 Ok(())
             }
             Order::PortStates => {
@@ -269,29 +275,11 @@ impl Process {
             copy.answer_bell.as_fd(),
         ];
         self.report(&adopted, &fds);
-        self.report_flows();
+        self.report_stations(u32::MAX);
         self.workers
             .first(move |w| w.set_control(upcalls, answers))?;
         self.workers.each(|w| w.ask_again());
         Ok(())
-    }
-
-    /// Tells all flows. Those of a port whose queues several workers serve are told by each that has them.
-    fn report_flows(&mut self) {
-        let mut next = vec![Some(0); self.workers.count()];
-        while next.iter().any(Option::is_some) {
-            for (number, place) in next.iter_mut().enumerate() {
-                let Some(at) = *place else {
-                    continue;
-                };
-                let records = move |w: &mut Worker| w.switch.flow_records(at, w.now());
-                let (flows, then) = self.workers.on(number, records);
-                *place = then;
-                if !flows.is_empty() {
-                    self.report(&Report::Flows(flows), &[]);
-                }
-            }
-        }
     }
 
     fn report_ports(&mut self) {
@@ -332,7 +320,7 @@ impl Process {
             let _ = epoll::delete(&self.epoll, listener);
         }
         port.close(None, &self.workers);
-        self.workers.each(move |w| w.switch.remove_port(id));
+        self.take_out(id);
         Ok(())
     }
 

@@ -12,9 +12,9 @@
 //! release   give the sender its buffers back
 //! ```
 
-use channel::records::{Answer, Upcall, key_from_words, mask_from_words};
-use channel::switching::{FlowRecord, SwitchFigures};
-use policy::{Action, Program};
+use channel::records::Upcall;
+use channel::switching::{StationUse, SwitchFigures};
+use policy::{Action, Lookup, Program};
 use port::counters::Counters;
 use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
 use wire::flow::FlowKey;
@@ -22,7 +22,8 @@ use wire::packet::Parsed;
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::fabric::{Fabric, InHand};
-use crate::flow_table::{FlowTable, MAX_FLOWS};
+use crate::flow_table::{FlowTable, MAX_FLOWS, PIECE, Progress};
+use crate::follow::ToDo;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
 use crate::runs::{Run, Train};
@@ -34,6 +35,8 @@ pub const FLOWS: usize = MAX_FLOWS;
 const FLOW_IDLE_MS: u32 = 120_000;
 /// Flows that are looked at in one sweep, so that none holds up frames.
 const FLOWS_PER_SWEEP: usize = 1024;
+/// Milliseconds between two sweeps, however often somebody looks.
+const SWEEP_MS: u64 = 16;
 
 /// Above an upcall's own number is that of the switch that asks.
 const ASKER_SHIFT: u32 = 56;
@@ -50,13 +53,16 @@ pub trait UpcallSink {
 #[derive(Debug)]
 pub struct Switch<P> {
     fabric: Fabric<P>,
-    flows: FlowTable,
-    parking: Parking,
+    pub(crate) flows: FlowTable,
+    pub(crate) parking: Parking,
+    pub(crate) to_do: ToDo,
     batch: Batch,
     trains: Vec<Train>,
     runs: Vec<Run>,
     figures: SwitchFigures,
     load: u64,
+    /// When the last sweep was.
+    swept: u64,
 }
 
 impl<P: Port> Switch<P> {
@@ -67,11 +73,13 @@ impl<P: Port> Switch<P> {
             fabric: Fabric::new(counters),
             flows: FlowTable::new(FLOWS, seed),
             parking: Parking::default(),
+            to_do: ToDo::default(),
             batch: Batch::new(),
             trains: Vec::with_capacity(BATCH),
             runs: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
             load: 0,
+            swept: 0,
         }
     }
 
@@ -102,11 +110,12 @@ impl<P: Port> Switch<P> {
         self.fabric.add_port(id, port);
     }
 
-    /// Takes a port out, with every flow from and to it and every frame of it that waits.
-    pub fn remove_port(&mut self, id: PortId) -> Option<P> {
+    /// Takes a port out, with every frame of it that waits, and begins to forget the flows from and to it:
+    /// [`Switch::go_on`] until that is done.
+    pub fn remove_port(&mut self, id: PortId, now: u64) -> Option<P> {
+        self.forget_flows_of(id, now);
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
         self.parking.forget_port(id);
-        self.flows.remove_port(id.0);
         Some(slot.port)
     }
 
@@ -126,11 +135,28 @@ impl<P: Port> Switch<P> {
         &self.fabric.program
     }
 
-    /// Some cached flows from place `at` on, and the place of the next ones; a whole dump is taken a piece at
-    /// a time, because frames wait meanwhile.
+    /// The learned stations from which flows were used within so many milliseconds, a piece of the flow table at
+    /// a time, because frames wait meanwhile; see [`FlowTable::stations_in_use`]. On the way flows expire that
+    /// nobody uses: where no frames come, nothing else looks.
+    pub fn stations_in_use(
+        &mut self,
+        at: usize,
+        now: u64,
+        within_ms: u32,
+    ) -> (Vec<StationUse>, Progress) {
+        self.flows.expire_some(now, FLOW_IDLE_MS, PIECE);
+        self.flows.stations_in_use(at, now, within_ms)
+    }
+
+    /// Forgets flows that would be decided otherwise now, in one piece of the flow table.
+    pub fn check_flows(&mut self, at: usize, known: &dyn Lookup) -> Progress {
+        self.flows.check(at, &self.fabric.program, known)
+    }
+
+    /// Whether something is left of control's answers, for [`Switch::go_on`].
     #[must_use]
-    pub fn flow_records(&self, at: usize, now: u64) -> (Vec<FlowRecord>, Option<usize>) {
-        self.flows.records(at, now)
+    pub fn has_to_do(&self) -> bool {
+        !self.to_do.is_empty()
     }
 
     /// Figures of the whole switch.
@@ -334,34 +360,7 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    /// Follows one answer of control.
-    pub fn answer(&mut self, answer: Answer, now: u64) {
-        match answer {
-            Answer::Install {
-                upcall,
-                key,
-                mask,
-                action,
-                segment,
-            } => {
-                let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
-                self.flows.install(&key, &mask, action, segment, now);
-                let frames = self.parking.release_covered(upcall, &key, &mask);
-                self.execute_parked(action, frames);
-            }
-            Answer::Once { upcall, action } => {
-                if let Some(waiting) = self.parking.release(upcall) {
-                    self.execute_parked(action, waiting.into_frames());
-                }
-            }
-            Answer::Remove { key, mask } => {
-                self.flows
-                    .remove(&key_from_words(&key), &mask_from_words(&mask));
-            }
-        }
-    }
-
-    fn execute_parked(
+    pub(crate) fn execute_parked(
         &mut self,
         action: Action,
         frames: impl IntoIterator<Item = (FlowKey, ParkedFrame)>,
@@ -389,10 +388,12 @@ impl<P: Port> Switch<P> {
         self.fabric.flush();
     }
 
-    /// Drops what has waited too long for control, by name, and forgets flows that nobody uses and control has
-    /// lost sight of: it removes those that it knows much sooner.
+    /// Drops what has waited too long for control, by name, and forgets flows that nobody uses.
     pub fn expire(&mut self, now: u64) {
-        self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
+        if now >= self.swept + SWEEP_MS {
+            self.swept = now;
+            self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
+        }
         for waiting in self.parking.expire(now) {
             self.fabric.counters.add_drops(
                 waiting.port(),

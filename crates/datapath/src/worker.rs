@@ -16,6 +16,7 @@
 //! result, so whoever asks to stop a queue knows that it is stopped.
 
 mod active;
+mod answers;
 mod handle;
 mod rings;
 
@@ -26,7 +27,6 @@ use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use channel::records::Answer;
 use channel::shared;
 use channel::supervision::Poll;
 use port::{Port, PortId};
@@ -48,8 +48,6 @@ use rings::ControlRings;
 const TICK: Duration = Duration::from_millis(20);
 /// Between two rounds of open questions.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Answers followed in one pass.
-const ANSWERS: usize = 256;
 /// Rounds between two looks at the kicks of other queues, while some have frames.
 const ROUNDS_PER_LOOK: u32 = 16;
 
@@ -291,47 +289,6 @@ impl Worker {
         }
     }
 
-    fn follow_answers(&mut self) {
-        for _ in 0..ANSWERS {
-            let Some(ring) = &mut self.control.answers else {
-                return;
-            };
-            match ring.recv::<Answer>() {
-                Ok(Some(answer)) => self.pass_on(answer),
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!("control's answers make no sense: {error}");
-                    self.drop_control();
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Gives an answer to the worker that asked, and one that nobody asked for to all.
-    fn pass_on(&mut self, answer: Answer) {
-        let asked = match &answer {
-            Answer::Install { upcall, .. } => *upcall,
-            Answer::Once { upcall, .. } => Some(*upcall),
-            Answer::Remove { .. } => None,
-        };
-        let asker = asked.map(Switch::<GuestPort>::asker);
-        for (number, worker) in self.all.iter().enumerate() {
-            if number != self.number && asker.is_none_or(|asker| asker == number) {
-                let answer = answer.clone();
-                worker.post(move |w| w.follow(answer));
-            }
-        }
-        if asker.is_none_or(|asker| asker == self.number) {
-            self.follow(answer);
-        }
-    }
-
-    fn follow(&mut self, answer: Answer) {
-        let now = self.now();
-        self.switch.answer(answer, now);
-    }
-
     /// Serves the active pairs until it is time to look for kicks, or to sleep.
     fn serve(&mut self) {
         let began = self.started.elapsed();
@@ -442,7 +399,7 @@ impl Worker {
 
     /// Looks for kicks and messages; sleeps for them when nothing is active.
     fn wait(&mut self) {
-        if !self.active.is_empty() {
+        if !self.active.is_empty() || self.switch.has_to_do() {
             return self.follow_events(Some(Duration::ZERO));
         }
         self.sleeps = self.sleeps.wrapping_add(1);

@@ -113,6 +113,7 @@ fn install(switch: &mut Switch<GuestPort>, action: Action) {
             mask: *mask.words(),
             action,
             segment: None,
+            learned: false,
         },
         0,
     );

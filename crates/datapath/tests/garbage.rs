@@ -118,6 +118,7 @@ fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
             mask: *mask.words(),
             action,
             segment: None,
+            learned: false,
         },
         0,
     );

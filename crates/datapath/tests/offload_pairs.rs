@@ -222,6 +222,7 @@ impl World {
                 mask: *mask.words(),
                 action,
                 segment: None,
+                learned: false,
             },
             0,
         );

@@ -35,6 +35,7 @@ fn one_way(counters: Counters) -> Switch<datapath::guest::GuestPort> {
                 tag: None,
             },
             segment: None,
+            learned: false,
         },
         0,
     );

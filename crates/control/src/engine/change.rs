@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use api::v1::{PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
+use channel::records::{Answer, Stale};
 use channel::switching::{self, Order, PortConfig, PortState};
 use policy::{Model, PortMode, Program, Segment};
 use port::PortId;
@@ -176,9 +177,7 @@ impl Engine {
     }
 
     pub(super) fn forget_flows(&mut self, port: PortId) {
-        for answer in self.flows.forget_port(port) {
-            self.send(answer);
-        }
+        self.send(Answer::Forget(Stale::Port(port)));
     }
 
     /// Compiles the program and publishes it if it differs. Flows of ports whose segments changed are taken

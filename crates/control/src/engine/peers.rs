@@ -101,7 +101,7 @@ impl SwitchPeer {
         fds: &[BorrowedFd<'_>],
         mut each: impl FnMut(Report, Vec<OwnedFd>) -> Option<Report>,
     ) -> io::Result<()> {
-        let question = matches!(order, Order::PortStates | Order::DumpFlows);
+        let question = matches!(order, Order::PortStates | Order::Stations { .. });
         let number = self.order(order, fds)?;
         let deadline = Instant::now() + self.patience;
         loop {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use channel::link::{Link, Received};
 use channel::shared::Region;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{FlowRecord, Order, PortConfig, Report};
+use channel::switching::{Order, PortConfig, Report, StationUse};
 
 use super::peers::SwitchPeer;
 
@@ -41,12 +41,12 @@ pub(super) struct Adopted {
     pub(super) epoch: u64,
     pub(super) region: Region,
     pub(super) ports: Vec<PortConfig>,
-    pub(super) flows: Vec<FlowRecord>,
+    pub(super) stations: Vec<StationUse>,
 }
 
 /// Takes the switch over from whoever had it.
 pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
-    let (mut region, mut epoch, mut ports, mut flows) = (None, 0, Vec::new(), Vec::new());
+    let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
     switch.request(Order::Adopt, &[], |report, fds| match report {
         Report::Adopted {
             epoch: running,
@@ -56,8 +56,8 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
-        Report::Flows(part) => {
-            flows.extend(part);
+        Report::Stations(part) => {
+            stations.extend(part);
             None
         }
         other => Some(other),
@@ -72,6 +72,6 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
             answer_bell,
         },
         ports,
-        flows,
+        stations,
     })
 }

@@ -1,5 +1,4 @@
 mod changes;
-mod flows;
 mod learning;
 mod peers;
 mod restart;

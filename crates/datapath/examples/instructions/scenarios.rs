@@ -221,6 +221,7 @@ impl Scene {
                 tag: None,
             },
             segment: None,
+            learned: false,
         };
         self.switch.answer(answer, NOW);
     }

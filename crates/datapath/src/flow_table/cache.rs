@@ -1,4 +1,4 @@
-//! Hints to the machine about memory that will be needed.
+//! Memory in cache lines, and hints to the machine about what will be needed of it.
 
 /// Asks for the cache line of `at`; it comes while other work is done.
 #[inline]
@@ -13,20 +13,93 @@ pub(super) fn prefetch<T>(at: &T) {
     let _ = at;
 }
 
-/// What stays in small pages: a switch with few flows needs no more memory than they do.
-const SMALL: usize = 2 << 20;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 
 /// Asks for huge pages for the reserved memory behind the first 2 MiB: over millions of flows a core
-/// would look for pages longer than for flows. A system without them changes nothing.
+/// would look for pages longer than for flows. What comes first stays in small pages, so that a switch with few
+/// flows needs no more memory than they do. A system without them changes nothing.
 pub(super) fn want_huge_pages<T>(reserved: &Vec<T>) {
-    let len = reserved.capacity() * size_of::<T>();
-    let start = (reserved.as_ptr().addr() + SMALL).next_multiple_of(SMALL);
-    let Some(rest) = (reserved.as_ptr().addr() + len).checked_sub(start) else {
+    let bytes = reserved.capacity() * size_of::<T>();
+    let at = reserved.as_ptr().cast();
+    // SAFETY: the range is the vector's own allocation.
+    unsafe { advise_huge(at, HUGE, bytes) }
+}
+
+/// Asks for huge pages for the bytes from `from` to `to` behind `start`, as far as they fill such pages.
+///
+/// # Safety
+/// The bytes from `start` to `to` are one allocation of the caller's.
+unsafe fn advise_huge(start: *const u8, from: usize, to: usize) {
+    let first = (start.addr() + from).next_multiple_of(HUGE);
+    let Some(bytes) = (start.addr() + to).checked_sub(first) else {
         return;
     };
-    let at = reserved.as_ptr().with_addr(start).cast_mut().cast();
-    let pages = rest & !(SMALL - 1);
-    // SAFETY: the range lies within the vector's own allocation, which the caller keeps for the table's
-    // life, and the advice changes neither its content nor whether it is mapped.
-    let _ = unsafe { rustix::mm::madvise(at, pages, rustix::mm::Advice::LinuxHugepage) };
+    let (at, bytes) = (start.with_addr(first).cast_mut(), bytes & !(HUGE - 1));
+    // SAFETY: the range lies within the caller's allocation, and the advice changes neither its content nor
+    // whether it is mapped.
+    let _ = unsafe { rustix::mm::madvise(at.cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+}
+
+/// Words in a cache line.
+pub(super) const LINE: usize = 8;
+
+/// Cache lines of zeroes at first, which cost nothing before they are used.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// The lines, after a few unused words that bring the first to its place: memory that comes zeroed from
+    /// the system cannot be had aligned.
+    words: Vec<u64>,
+    first: usize,
+}
+
+/// In which order lines come into use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// From the first on, as there are more flows.
+    InTurn,
+    /// Any of them at any time, so that small pages would save nothing.
+    Scattered,
+}
+
+impl Lines {
+    pub(super) fn new(lines: usize, order: Use) -> Self {
+        let bytes = lines * LINE * size_of::<u64>();
+        let alignment = if bytes < HUGE {
+            LINE * size_of::<u64>()
+        } else {
+            HUGE
+        };
+        let words = vec![0; (bytes + alignment) / size_of::<u64>()];
+        let start = words.as_ptr().addr();
+        let first = (start.next_multiple_of(alignment) - start) / size_of::<u64>();
+        let small = match order {
+            Use::InTurn => HUGE,
+            Use::Scattered => 0,
+        };
+        let unused = first * size_of::<u64>();
+        // SAFETY: the range is the vector's own allocation.
+        unsafe { advise_huge(words.as_ptr().cast(), unused + small, unused + bytes) };
+        Self { words, first }
+    }
+
+    /// # Panics
+    /// When there is no such line.
+    #[inline]
+    pub(super) fn get(&self, line: usize) -> &[u64; LINE] {
+        let words = self.words[self.first + line * LINE..].first_chunk();
+        words.expect("a line behind the last")
+    }
+
+    /// # Panics
+    /// When there is no such line.
+    #[inline]
+    pub(super) fn get_mut(&mut self, line: usize) -> &mut [u64; LINE] {
+        let words = self.words[self.first + line * LINE..].first_chunk_mut();
+        words.expect("a line behind the last")
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.words.fill(0);
+    }
 }

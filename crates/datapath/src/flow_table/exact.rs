@@ -5,30 +5,52 @@
 //! under the flow's own mask; so a removed flow is never followed, and a changed one is as it is now. What
 //! that does not show is a flow of an earlier mask that was installed since; therefore every installation
 //! makes the references of its ingress port old. "Whole key" means all bits that some mask counts.
+//!
+//! A reference is one word, so that a cache line holds eight and hardly ever too many keys share one:
+//!
+//! ```text
+//! bits 63..45   44..21   20                            19..0
+//!      tag      epoch    the flow's mask is long       slot
+//! ```
 
-use super::cache::{prefetch, want_huge_pages};
+use super::cache::{LINE, Lines, Use, prefetch};
+use super::index::SLOT_BITS;
 
 /// Ingress ports are told apart by so many bits of their number.
 const PORTS: usize = 256;
 
 /// References in a set, which is a cache line.
-const WAYS: usize = 4;
-/// Keys that a set has on average when there are as many as flows in the largest table.
+const WAYS: usize = LINE;
+/// Keys that a set has on average when there are as many as flows in the largest table. With twice as many, one key
+/// in a hundred would have no place, and asking all masks for that costs more than the memory does.
 const KEYS_PER_SET: usize = 2;
 
-/// Hash, and epoch and slot.
-type Reference = [u64; 2];
+const SLOTS: u64 = (1 << SLOT_BITS) - 1;
+const LONG: u64 = 1 << SLOT_BITS;
+const EPOCH_SHIFT: u32 = SLOT_BITS + 1;
+const EPOCH_BITS: u32 = 24;
+const LAST_EPOCH: u32 = (1 << EPOCH_BITS) - 1;
+/// The tag is what is left at the top; sets are chosen from the bottom of the hash.
+const TAG: u64 = u64::MAX << (EPOCH_SHIFT + EPOCH_BITS);
+/// What a reference that counts has in common with what is looked for.
+const COUNTS: u64 = u64::MAX << EPOCH_SHIFT;
+
+/// Where the flow of a key probably is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub(super) slot: u32,
+    /// Its mask looks above Ethernet.
+    pub(super) long: bool,
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Exact {
-    /// Sets, after a few unused places that bring the first to the start of a cache line: memory that comes
-    /// zeroed from the system, and costs nothing before it is used, cannot be had aligned.
-    places: Vec<Reference>,
-    first: usize,
+    sets: Lines,
     /// Number of sets, a power of two, less one.
     last_set: usize,
-    /// By ingress port: installations so far, from 1 on. A reference of another epoch is old.
+    /// By ingress port: installations so far, from 1 on. A reference of another epoch is old, and an unused
+    /// place has none.
     epochs: Box<[u32; PORTS]>,
 }
 
@@ -36,60 +58,59 @@ impl Exact {
     /// A level for `flows` keys.
     pub(super) fn new(flows: usize) -> Self {
         let sets = (flows / KEYS_PER_SET).next_power_of_two();
-        let places: Vec<Reference> = vec![[0; 2]; (sets + 1) * WAYS];
-        want_huge_pages(&places);
-        let line = WAYS * size_of::<Reference>();
-        let unused = places.as_ptr().addr().next_multiple_of(line) - places.as_ptr().addr();
         Self {
-            first: unused / size_of::<Reference>(),
+            sets: Lines::new(sets, Use::Scattered),
             last_set: sets - 1,
-            places,
             epochs: Box::new([1; PORTS]),
         }
     }
 
-    /// Where the set of a hash begins.
+    /// The number of a hash's set.
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        self.first + (hash as usize & self.last_set) * WAYS
+        hash as usize & self.last_set
     }
 
+    /// What a reference to a key of this hash has in common with this one.
     #[inline]
-    fn epoch(&self, in_port: u32) -> u32 {
-        self.epochs[in_port as usize % PORTS]
+    fn wanted(&self, hash: u64, in_port: u32) -> u64 {
+        hash & TAG | u64::from(self.epochs[in_port as usize % PORTS]) << EPOCH_SHIFT
     }
 
     /// Fetches the set of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        prefetch(&self.places[self.set(hash)]);
+        prefetch(self.sets.get(self.set(hash)));
     }
 
-    /// The slot of the flow that a key of this hash had.
+    /// The flow that a key of this hash had.
     #[inline]
-    pub(super) fn find(&self, hash: u64, in_port: u32) -> Option<u32> {
-        let set = self.places[self.set(hash)..].first_chunk::<WAYS>()?;
-        let [_, rest] = set.iter().find(|[known, _]| *known == hash)?;
-        let fresh = (rest >> 32) as u32 == self.epoch(in_port);
-        fresh.then_some(*rest as u32)
+    pub(super) fn find(&self, hash: u64, in_port: u32) -> Option<Found> {
+        let set = self.sets.get(self.set(hash));
+        let place = *set.get(way_of(set, self.wanted(hash, in_port))?)?;
+        Some(Found {
+            slot: (place & SLOTS) as u32,
+            long: place & LONG != 0,
+        })
     }
 
     /// Notes where a key's flow is: in its own place, an unused one, or another's that is as good as random.
-    pub(super) fn remember(&mut self, hash: u64, in_port: u32, slot: u32) {
-        let (start, epoch) = (self.set(hash), self.epoch(in_port));
-        let set = &mut self.places[start..start + WAYS];
-        let own = set.iter().position(|[known, _]| *known == hash);
+    pub(super) fn remember(&mut self, hash: u64, in_port: u32, found: Found) {
+        let (at, wanted) = (self.set(hash), self.wanted(hash, in_port));
+        let set = self.sets.get_mut(at);
+        let own = set.iter().position(|place| *place & TAG == hash & TAG);
         let way = own
-            .or_else(|| set.iter().position(|place| *place == [0; 2]))
-            .unwrap_or((hash >> 62) as usize);
-        set[way] = [hash, u64::from(epoch) << 32 | u64::from(slot)];
+            .or_else(|| set.iter().position(|place| *place == 0))
+            .unwrap_or((hash >> 32) as usize % WAYS);
+        let long = if found.long { LONG } else { 0 };
+        set[way] = wanted | long | u64::from(found.slot) & SLOTS;
     }
 
     /// References of a port's frames are old; without a port, all are.
     pub(super) fn outdate(&mut self, in_port: Option<u32>) {
         let mut wrapped = false;
         let mut advance = |epoch: &mut u32| {
-            *epoch = epoch.checked_add(1).unwrap_or(1);
+            *epoch = if *epoch == LAST_EPOCH { 1 } else { *epoch + 1 };
             wrapped |= *epoch == 1;
         };
         match in_port {
@@ -97,8 +118,89 @@ impl Exact {
             None => self.epochs.iter_mut().for_each(advance),
         }
         if wrapped {
-            // Once in four billion installations: nothing of the last round may look new.
-            self.places.fill([0; 2]);
+            // Once in sixteen million installations: nothing of the last round may look new.
+            self.sets.clear();
         }
+    }
+}
+
+/// The way whose reference counts. All are compared, whichever it is: which one cannot be foreseen.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn way_of(set: &[u64; WAYS], wanted: u64) -> Option<usize> {
+    use std::arch::x86_64::*;
+    // SAFETY: every x86-64 processor has SSE2, and the four loads of 16 bytes, which need no alignment, are
+    // the set.
+    let halves = unsafe {
+        let (wanted, counts) = (
+            _mm_set1_epi64x(wanted as i64),
+            _mm_set1_epi64x(COUNTS as i64),
+        );
+        let two = |n: usize| {
+            let places = _mm_loadu_si128(set.as_ptr().add(2 * n).cast());
+            let differ = _mm_and_si128(_mm_xor_si128(places, wanted), counts);
+            _mm_cmpeq_epi32(differ, _mm_setzero_si128())
+        };
+        let low = _mm_packs_epi32(two(0), two(1));
+        let high = _mm_packs_epi32(two(2), two(3));
+        _mm_movemask_epi8(_mm_packs_epi16(low, high)) as u32
+    };
+    // A bit for each half of a word.
+    let words = halves & halves >> 1 & 0x5555;
+    (words != 0).then(|| words.trailing_zeros() as usize / 2)
+}
+
+/// The way whose reference counts.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn way_of(set: &[u64; WAYS], wanted: u64) -> Option<usize> {
+    set.iter().position(|place| (place ^ wanted) & COUNTS == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hash with this tag, of set 5.
+    fn hash(tag: u64) -> u64 {
+        tag << (EPOCH_SHIFT + EPOCH_BITS) | 5
+    }
+
+    fn found(slot: u32) -> Found {
+        let long = slot % 2 == 1;
+        Found { slot, long }
+    }
+
+    #[test]
+    fn every_way_is_found_until_its_port_has_a_new_flow() {
+        let mut exact = Exact::new(1 << SLOT_BITS);
+        assert_eq!(exact.sets.get(0).as_ptr().addr() % 64, 0);
+        for n in 0..WAYS as u32 {
+            assert_eq!(exact.find(hash(n.into()), n % 2), None);
+            exact.remember(hash(n.into()), n % 2, found(SLOTS as u32 - n));
+        }
+        for n in 0..WAYS as u32 {
+            let flow = Some(found(SLOTS as u32 - n));
+            assert_eq!(exact.find(hash(n.into()), n % 2), flow);
+            assert_eq!(exact.find(hash(n.into()) ^ 1, n % 2), None, "another set");
+        }
+        exact.outdate(Some(1));
+        let known = |n: &u32| exact.find(hash((*n).into()), n % 2).is_some();
+        let left: Vec<u32> = (0..WAYS as u32).filter(known).collect();
+        assert_eq!(left, [0, 2, 4, 6]);
+        exact.remember(hash(1), 1, found(3));
+        assert_eq!(exact.find(hash(1), 1), Some(found(3)), "in its old place");
+        exact.outdate(None);
+        assert!((0..WAYS as u32).all(|n| exact.find(hash(n.into()), n % 2).is_none()));
+    }
+
+    #[test]
+    fn what_is_an_age_old_is_not_new() {
+        let mut exact = Exact::new(64);
+        exact.remember(7, 3, found(9));
+        for _ in 0..LAST_EPOCH {
+            exact.outdate(Some(3));
+        }
+        assert_eq!(exact.find(7, 3), None);
     }
 }

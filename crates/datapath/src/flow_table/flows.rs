@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, LOW_WORDS};
 
-use super::cache::{prefetch, want_huge_pages};
+use super::cache::{Lines, Use, prefetch, want_huge_pages};
 
 /// Words of a key that only long masks count.
 const HIGH_WORDS: usize = 8 - LOW_WORDS;
@@ -29,6 +29,8 @@ pub(super) struct Flow {
     pub(super) used: u32,
     /// Number of its mask.
     pub(super) tuple: u8,
+    /// See [`Origin`](super::Origin).
+    pub(super) learned: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -67,8 +69,8 @@ struct Share {
 pub(super) struct Flows {
     /// By slot. Room for all is reserved at the start; the system gives memory to what was touched.
     slots: Vec<Flow>,
-    /// By slot, for long masks alone.
-    high: Vec<[u64; HIGH_WORDS]>,
+    /// By slot: the high words of a key, for long masks alone.
+    high: Lines,
     capacity: usize,
     /// The first of the free slots among those that were in use.
     free: u32,
@@ -83,11 +85,9 @@ impl Flows {
     pub(super) fn new(capacity: usize) -> Self {
         let slots = Vec::with_capacity(capacity);
         want_huge_pages(&slots);
-        let high = vec![[0; HIGH_WORDS]; capacity];
-        want_huge_pages(&high);
         Self {
             slots,
-            high,
+            high: Lines::new(capacity, Use::InTurn),
             capacity,
             free: NONE,
             len: 0,
@@ -121,7 +121,7 @@ impl Flows {
         };
         prefetch(flow);
         if high {
-            prefetch(&self.high[slot as usize]);
+            prefetch(self.high.get(slot as usize));
         }
     }
 
@@ -139,7 +139,7 @@ impl Flows {
     /// Whether the high words are these.
     #[inline]
     pub(super) fn has_high(&self, slot: u32, key: &FlowKey, mask: &[u64; 8]) -> bool {
-        let words = &self.high[slot as usize];
+        let words = self.high.get(slot as usize);
         let differ = |i: usize| (key.words()[LOW_WORDS + i] & mask[LOW_WORDS + i]) ^ words[i];
         (0..HIGH_WORDS).fold(0, |all, i| all | differ(i)) == 0
     }
@@ -150,7 +150,7 @@ impl Flows {
         let (low, high) = words.split_at_mut(LOW_WORDS);
         low.copy_from_slice(&self.slots[slot as usize].low);
         if long {
-            high.copy_from_slice(&self.high[slot as usize]);
+            high.copy_from_slice(&self.high.get(slot as usize)[..HIGH_WORDS]);
         }
         FlowKey::from_words(words)
     }
@@ -172,16 +172,15 @@ impl Flows {
             }
         };
         if let Some(words) = high {
-            self.high[slot as usize].copy_from_slice(&words[LOW_WORDS..]);
+            self.high.get_mut(slot as usize)[..HIGH_WORDS].copy_from_slice(&words[LOW_WORDS..]);
         }
         slot
     }
 
-    /// Gives a flow another action.
-    pub(super) fn change(&mut self, slot: u32, action: Action) {
-        let mut flow = self.slots[slot as usize].clone();
-        self.count(&flow, false);
-        flow.action = action;
+    /// Puts another flow with the same key into a slot.
+    pub(super) fn change(&mut self, slot: u32, flow: Flow) {
+        let old = self.slots[slot as usize].clone();
+        self.count(&old, false);
         self.count(&flow, true);
         self.slots[slot as usize] = flow;
     }

@@ -16,7 +16,7 @@ const FLOWS_PER_SET: usize = 4;
 const FIRST_SETS: usize = 64;
 
 /// Bits of a way that say which slot; those above are the tag, which is never 0.
-const SLOT_BITS: u32 = 20;
+pub(super) const SLOT_BITS: u32 = 20;
 const TAG_BITS: u32 = u32::BITS - SLOT_BITS;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 /// Slots that a way can name.

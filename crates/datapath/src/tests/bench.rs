@@ -311,11 +311,17 @@ impl Bench {
                     mask: *decision.mask.words(),
                     action: decision.action,
                     segment: decision.segment,
+                    learned: decision.learn.is_some(),
                 },
                 self.now,
             );
         }
         upcalls.len()
+    }
+
+    /// Control has all flows checked.
+    pub(super) fn check(&mut self) {
+        self.switch.check_flows(0, &self.fdb);
     }
 
     /// Answers the oldest upcall once, with this action.

@@ -1,13 +1,14 @@
 //! The cache against a list that is searched from front to back.
 
-use channel::switching::FlowRecord;
+use std::collections::BTreeMap;
+
 use policy::{Action, SegmentId};
 use port::PortId;
 use proptest::prelude::*;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::flow_table::FlowTable;
+use crate::flow_table::{FlowTable, Origin, Progress};
 
 /// Flows of a table with a single set.
 const FEW: usize = 7;
@@ -40,6 +41,7 @@ fn to(port: u32) -> Action {
 struct Row {
     key: FlowKey,
     action: Action,
+    origin: Origin,
     packets: u64,
     used: u64,
 }
@@ -85,11 +87,18 @@ impl Oracle {
         }
     }
 
-    fn install(&mut self, key: &FlowKey, mask: &FlowMask, action: Action, now: u64) -> bool {
+    fn install(
+        &mut self,
+        key: &FlowKey,
+        mask: &FlowMask,
+        (action, origin): (Action, Origin),
+        now: u64,
+    ) -> bool {
         let at = self.list(mask);
         let mut row = Row {
             key: key.masked(mask),
             action,
+            origin,
             packets: 0,
             used: now,
         };
@@ -137,10 +146,26 @@ impl Oracle {
         }
     }
 
-    fn remove(&mut self, key: &FlowKey, mask: &FlowMask) {
-        for (m, rows) in &mut self.lists {
-            rows.retain(|r| m != mask || r.key != key.masked(mask));
+    fn forget_station(&mut self, segment: u16, mac: u64, from: bool) {
+        let (segment, mac) = (Some(SegmentId(segment)), MacAddr::from_u64(mac));
+        self.retain(|r| {
+            let its = r.key.dmac() == mac || from && r.key.smac() == mac;
+            r.origin.segment != segment || !its
+        });
+    }
+
+    /// Idle times of the learned stations used within a time.
+    fn stations(&self, now: u64, within: u64) -> BTreeMap<Used, u64> {
+        let mut all = BTreeMap::new();
+        for row in self.rows().filter(|r| r.origin.learned) {
+            let idle = now - row.used;
+            if let Some(segment) = row.origin.segment.filter(|_| idle <= within) {
+                let used = (segment, row.key.smac().0, row.key.in_port());
+                let least = all.entry(used).or_insert(idle);
+                *least = idle.min(*least);
+            }
         }
+        all
     }
 
     fn remove_port(&mut self, port: u32) {
@@ -158,21 +183,37 @@ impl Oracle {
     }
 }
 
-/// A whole dump, piece by piece.
-fn dump(table: &FlowTable, now: u64) -> Vec<FlowRecord> {
-    let (mut all, mut next) = (Vec::new(), Some(0));
-    while let Some(at) = next {
-        let (piece, then) = table.records(at, now);
-        all.extend(piece);
-        next = then;
+/// Segment, address and port.
+type Used = (SegmentId, [u8; 6], u32);
+
+/// Calls with each place of a walk.
+fn walk(mut piece: impl FnMut(usize) -> Progress) {
+    let mut at = 0;
+    while let Progress::GoOn(next) = piece(at) {
+        at = next;
     }
+}
+
+fn stations(table: &mut FlowTable, now: u64, within: u32) -> BTreeMap<Used, u64> {
+    let mut all = BTreeMap::new();
+    walk(|at| {
+        let (some, progress) = table.stations_in_use(at, now, within);
+        for one in some {
+            let used = (one.station.segment, one.station.mac, one.station.port.0);
+            let idle = u64::from(one.idle_ms);
+            let least = all.entry(used).or_insert(idle);
+            *least = idle.min(*least);
+        }
+        progress
+    });
     all
 }
 
 fn sorted(table: &FlowTable, now: u64) -> Vec<([u64; 8], [u64; 8], u64, u64)> {
-    let mut all: Vec<_> = dump(table, now)
+    let mut all: Vec<_> = table
+        .records(now)
         .into_iter()
-        .map(|r| (r.mask, r.key, r.packets, now - r.idle_ms))
+        .map(|r| (r.mask, r.key, r.packets, now - u64::from(r.idle_ms)))
         .collect();
     all.sort_unstable();
     all
@@ -186,8 +227,9 @@ enum Step {
     /// In three steps, with an installation before the last.
     Late(FlowKey, FlowKey, usize, u32),
     Install(FlowKey, usize, u32),
-    Remove(FlowKey, usize),
-    RemovePort(u32),
+    ForgetStation(u16, u64, bool),
+    ForgetPort(u32),
+    Stations(u32),
     Expire,
 }
 
@@ -207,8 +249,9 @@ fn a_step(keys: u64) -> impl Strategy<Value = Step> {
         2 => prop::collection::vec(key(), 1..9).prop_map(Step::Batch),
         2 => (key(), key(), 0..4usize, 0..4u32).prop_map(|(k, l, m, a)| Step::Late(k, l, m, a)),
         8 => (key(), 0..4usize, 0..4u32).prop_map(|(k, m, a)| Step::Install(k, m, a)),
-        2 => (key(), 0..4usize).prop_map(|(k, m)| Step::Remove(k, m)),
-        1 => (0..4u32).prop_map(Step::RemovePort),
+        2 => (0..2u16, 0..keys, any::<bool>()).prop_map(|(s, m, f)| Step::ForgetStation(s, m, f)),
+        1 => (0..4u32).prop_map(Step::ForgetPort),
+        1 => (0..200u32).prop_map(Step::Stations),
         1 => Just(Step::Expire),
     ]
 }
@@ -219,9 +262,16 @@ fn install(
     (key, mask, action): (&FlowKey, usize, u32),
     now: u64,
 ) {
-    let (mask, action) = (masks()[mask], to(action));
-    let installed = table.install(key, &mask, action, Some(SegmentId(1)), now);
-    assert_eq!(installed, oracle.install(key, &mask, action, now));
+    let mask = masks()[mask];
+    // As good as random: a segment or none, known or not.
+    let segment = (action + key.in_port()) as u16 % 3;
+    let origin = Origin {
+        segment: (segment < 2).then_some(SegmentId(segment)),
+        learned: !now.is_multiple_of(4),
+    };
+    let decision = (to(action), origin);
+    let installed = table.install(key, &mask, to(action), origin, now);
+    assert_eq!(installed, oracle.install(key, &mask, decision, now));
 }
 
 fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
@@ -248,13 +298,18 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
             assert_eq!(found, oracle.lookup(key, now + 1), "{step:?}");
         }
         Step::Install(key, mask, action) => install(table, oracle, (key, *mask, *action), now),
-        Step::Remove(key, mask) => {
-            table.remove(key, &masks()[*mask]);
-            oracle.remove(key, &masks()[*mask]);
+        Step::ForgetStation(segment, mac, from) => {
+            let address = MacAddr::from_u64(*mac);
+            walk(|_| table.forget_station(SegmentId(*segment), address, *from));
+            oracle.forget_station(*segment, *mac, *from);
         }
-        Step::RemovePort(port) => {
-            table.remove_port(*port);
+        Step::ForgetPort(port) => {
+            walk(|at| table.forget_port(PortId(*port), at));
             oracle.remove_port(*port);
+        }
+        Step::Stations(within) => {
+            let found = stations(table, now, *within);
+            assert_eq!(found, oracle.stations(now, u64::from(*within)));
         }
         Step::Expire => {
             table.expire_some(now, IDLE as u32, usize::MAX);
@@ -303,15 +358,15 @@ proptest! {
         let theirs = (1..=victims).flat_map(|port| (0..each).map(move |n| key(port, n, 1)));
         let theirs: Vec<_> = theirs.collect();
         for key in &theirs {
-            prop_assert!(table.install(key, &mask, to(2), None, 0));
+            prop_assert!(table.install(key, &mask, to(2), Origin::default(), 0));
         }
         for n in 0..20_000 {
-            table.install(&key(9, n, 2), &mask, to(1), None, 100 + n);
+            table.install(&key(9, n, 2), &mask, to(1), Origin::default(), 100 + n);
         }
         prop_assert!(table.len() <= 1024);
         let lost = theirs.iter().filter(|key| table.lookup(key, 9_000).is_none()).count();
         prop_assert_eq!(lost, 0);
-        let sprayed = dump(&table, 0).len() - theirs.len();
+        let sprayed = table.records(0).len() - theirs.len();
         prop_assert!(sprayed as u64 >= each, "the sprayer has {} flows", sprayed);
     }
 
@@ -321,16 +376,16 @@ proptest! {
         let mut table = FlowTable::new(1024, seed);
         let mask = masks()[0];
         for n in 0..5_000 {
-            table.install(&key(9, n, 2), &mask, to(1), None, n);
+            table.install(&key(9, n, 2), &mask, to(1), Origin::default(), n);
         }
         let late: Vec<_> = (0..450).map(|n| key(1, n, 1)).collect();
         for key in &late {
-            prop_assert!(table.install(key, &mask, to(2), None, 6_000));
+            prop_assert!(table.install(key, &mask, to(2), Origin::default(), 6_000));
         }
         let lost = late.iter().filter(|key| table.lookup(key, 6_000).is_none()).count();
         prop_assert_eq!(lost, 0, "at first");
         for n in 0..5_000 {
-            table.install(&key(9, n, 3), &mask, to(1), None, 7_000 + n);
+            table.install(&key(9, n, 3), &mask, to(1), Origin::default(), 7_000 + n);
         }
         let lost = late.iter().filter(|key| table.lookup(key, 20_000).is_none()).count();
         prop_assert_eq!(lost, 0);
@@ -343,7 +398,13 @@ fn a_table_grows_with_its_flows() {
     let mut table = FlowTable::new(1 << 20, 7);
     let flows = 60_000;
     for n in 0..flows {
-        assert!(table.install(&key(1, n, 1), &masks()[0], to(n as u32), None, 0));
+        assert!(table.install(
+            &key(1, n, 1),
+            &masks()[0],
+            to(n as u32),
+            Origin::default(),
+            0
+        ));
     }
     for n in (0..flows).step_by(7) {
         assert_eq!(table.lookup(&key(1, n, 1), 0), Some(to(n as u32)));
@@ -355,7 +416,7 @@ fn a_table_grows_with_its_flows() {
 fn a_sweep_goes_on_where_it_stopped() {
     let mut table = FlowTable::new(64, 1);
     for n in 0..40 {
-        table.install(&key(1, n, 1), &masks()[0], to(2), None, n);
+        table.install(&key(1, n, 1), &masks()[0], to(2), Origin::default(), n);
     }
     assert_eq!(table.expire_some(50, 30, 8), 8);
     assert_eq!(table.expire_some(50, 30, 8), 8);
@@ -371,24 +432,29 @@ fn an_empty_table_has_nothing_to_sweep_and_nothing_to_find() {
     let mut table = FlowTable::new(0, 1);
     assert_eq!(table.expire_some(1, 0, 8), 0);
     assert_eq!(table.lookup(&key(1, 1, 1), 0), None);
-    assert_eq!(table.records(0, 0), (Vec::new(), None));
+    assert_eq!(stations(&mut table, 0, u32::MAX), BTreeMap::new());
     table.count_more(1);
-    table.remove_port(1);
-    table.remove(&key(1, 1, 1), &masks()[0]);
+    assert_eq!(table.forget_port(PortId(1), 0), Progress::Done);
+    let all = table.forget_station(SegmentId(1), MacAddr::from_u64(1), true);
+    assert_eq!(all, Progress::Done);
 }
 
 #[test]
 fn a_flow_keeps_its_count_when_its_action_changes() {
     let mut table = FlowTable::new(64, 1);
     let (mask, k) = (masks()[0], key(1, 2, 3));
-    table.install(&k, &mask, to(2), None, 1);
+    table.install(&k, &mask, to(2), Origin::default(), 1);
     table.lookup(&k, 2);
     table.lookup(&k, 3);
-    table.install(&k, &mask, to(3), Some(SegmentId(4)), 5);
-    let records = dump(&table, 8);
+    let origin = Origin {
+        segment: Some(SegmentId(4)),
+        learned: true,
+    };
+    table.install(&k, &mask, to(3), origin, 5);
+    let records = table.records(8);
     assert_eq!((records.len(), table.len()), (1, 1));
     assert_eq!((records[0].packets, records[0].idle_ms), (2, 3));
-    assert_eq!(records[0].segment, Some(SegmentId(4)));
+    assert_eq!(records[0].origin, origin);
     assert_eq!(table.lookup(&k, 9), Some(to(3)));
 }
 
@@ -402,10 +468,9 @@ fn masks_are_bounded() {
             bytes
         })
     };
-    let installed = (0..20).filter(|n| table.install(&key(1, 1, 0xff), &mask(*n), to(1), None, 0));
+    let installed =
+        (0..20).filter(|n| table.install(&key(1, 1, 0xff), &mask(*n), to(1), Origin::default(), 0));
     assert_eq!(installed.count(), 16);
-    assert_eq!(table.len(), 16);
-    table.remove(&key(1, 1, 0xff), &mask(18));
     assert_eq!(table.len(), 16);
 }
 
@@ -413,9 +478,42 @@ fn masks_are_bounded() {
 fn records_show_the_masked_key() {
     let mut table = FlowTable::new(FEW, 1);
     let (mask, k) = (masks()[1], key(3, 2, 1));
-    assert!(table.install(&k, &mask, to(9), None, 0));
+    assert!(table.install(&k, &mask, to(9), Origin::default(), 0));
     assert_eq!(table.lookup(&k, 0), Some(to(9)));
-    let record = &dump(&table, 0)[0];
+    let record = &table.records(0)[0];
     assert_eq!(record.key, *k.masked(&mask).words());
     assert_eq!(record.mask, *mask.words());
+}
+
+#[test]
+fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
+    let mut table = FlowTable::new(16_384, 3);
+    let (mask, origin) = (
+        masks()[0],
+        Origin {
+            segment: Some(SegmentId(1)),
+            learned: true,
+        },
+    );
+    for n in 0..3000 {
+        table.install(&key(1, 10 + n, 5), &mask, to(2), origin, 0);
+        table.install(&key(2, 5, 10 + n), &mask, to(1), origin, 0);
+        table.install(&key(3, 10 + n, 6), &mask, to(2), origin, 0);
+    }
+    let mut pieces = 0;
+    walk(|_| {
+        pieces += 1;
+        let before = table.len();
+        let progress = table.forget_station(SegmentId(1), MacAddr::from_u64(5), true);
+        assert!(before - table.len() <= crate::flow_table::PIECE);
+        progress
+    });
+    assert_eq!((pieces, table.len()), (6, 3000));
+    assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
+    pieces = 0;
+    walk(|at| {
+        pieces += 1;
+        table.forget_port(PortId(2), at)
+    });
+    assert!(table.is_empty() && pieces <= 9, "{pieces}");
 }

@@ -1,5 +1,6 @@
 //! The switch between test ports, with every counter named.
 
+use channel::records::{Answer, Stale};
 use policy::Action;
 use port::decorate::{Capture, Faulty};
 use port::null::NullPort;
@@ -243,7 +244,7 @@ fn nothing_goes_back_to_its_sender() {
 fn a_flood_without_receivers_has_a_name() {
     let mut bench = known();
     for id in [2, 3, 4, 6] {
-        bench.switch.remove_port(PortId(id));
+        bench.switch.remove_port(PortId(id), bench.now);
     }
     let down = |id, n| Drop(id, DropReason::ReceiverDown, n);
     let moves = [
@@ -275,7 +276,7 @@ fn a_receiver_that_leaves_under_traffic_takes_its_flows_along() {
     bench.send(2, &frame(2, 3, 0));
     assert_eq!(bench.switch.figures().parked, 1);
     bench.step(&[], |b| {
-        b.switch.remove_port(PortId(2));
+        b.switch.remove_port(PortId(2), b.now);
     });
     assert_eq!(bench.switch.figures().flows, 1);
     assert_eq!(bench.switch.figures().parked, 0);
@@ -429,26 +430,72 @@ fn an_answer_for_once_is_not_cached_and_a_removed_flow_is_asked_again() {
     bench.step(&[To(3, 1, 100)], |b| b.answer_once(to(3)));
     assert_eq!(bench.switch.figures().flows, 0);
     bench.send_and_decide(1, &frame(1, 2, 0));
-    let (mut records, mut next) = (Vec::new(), Some(0));
-    while let Some(at) = next {
-        let (piece, then) = bench.switch.flow_records(at, bench.now);
-        records.extend(piece);
-        next = then;
-    }
-    let record = records.remove(0);
-    assert_eq!(record.segment, Some(BLUE));
-    bench.switch.answer(
-        channel::records::Answer::Remove {
-            key: record.key,
-            mask: record.mask,
-        },
-        bench.now,
-    );
+    let station = |segment| Stale::Station {
+        segment,
+        mac: mac(2),
+        from: false,
+    };
+    bench.switch.answer(Answer::Forget(station(RED)), bench.now);
+    bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
+        b.send(1, &frame(1, 2, 0))
+    });
+    bench
+        .switch
+        .answer(Answer::Forget(station(BLUE)), bench.now);
     bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1)], |b| {
         b.send(1, &frame(1, 2, 0))
     });
     bench.step(&[Drop(1, DropReason::MacClaim, 1)], |b| {
         b.answer_once(Action::Drop(DropReason::MacClaim));
+    });
+}
+
+#[test]
+fn a_check_forgets_what_would_be_decided_otherwise_and_nothing_else() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    bench.send_and_decide(2, &frame(2, 1, 0));
+    bench.check();
+    assert_eq!(bench.switch.figures().flows, 2);
+    bench.learn(BLUE, mac(2), 3);
+    bench.check();
+    assert_eq!(bench.switch.figures().flows, 1);
+    bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1)], |b| {
+        b.send(1, &frame(1, 2, 0))
+    });
+    bench.step(&[To(3, 1, 100)], |b| assert_eq!(b.decide(), 1));
+}
+
+/// What comes behind a rule that takes long is done behind it.
+#[test]
+fn a_rule_for_many_flows_keeps_later_answers_waiting() {
+    let mut bench = known();
+    let stations = 3 * crate::flow_table::PIECE as u32;
+    let source = |n: u32| {
+        let [_, b, c, d] = n.to_be_bytes();
+        [0x0a, 0, 0, b, c, d]
+    };
+    for n in 0..stations {
+        bench.send_and_decide(1, &ethernet(mac(2), source(n), 0x0800, &[0; 86]));
+    }
+    let rule = Stale::Station {
+        segment: BLUE,
+        mac: mac(2),
+        from: false,
+    };
+    bench.switch.answer(Answer::Forget(rule), bench.now);
+    bench.send_and_decide(1, &frame(1, 2, 0));
+    let left = bench.switch.figures();
+    assert_eq!((left.flows, left.parked), (2 * 1024, 1), "a piece is done");
+    let mut calls = 1;
+    while !bench.switch.go_on(bench.now) {
+        calls += 1;
+    }
+    let left = bench.switch.figures();
+    assert_eq!((calls, left.flows, left.parked), (3, 1, 0));
+    bench.port(2).delivered();
+    bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
+        b.send(1, &frame(1, 2, 0))
     });
 }
 

@@ -18,7 +18,7 @@ use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
 use channel::supervision::{Ask, SwitchSettings, Tell};
 use channel::switching::{
-    Order, PortConfig, PortPhase, PortState, Report, Request, Role, SwitchFigures,
+    Order, PortConfig, PortPhase, PortState, Report, Request, Role, StationUse, SwitchFigures,
 };
 use policy::{Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::PortId;
@@ -111,6 +111,7 @@ fn answer(program: &Program, upcall: &Upcall) -> Answer {
         mask: *decision.mask.words(),
         action: decision.action,
         segment: decision.segment,
+        learned: decision.learn.is_some(),
     }
 }
 
@@ -137,7 +138,7 @@ pub(crate) struct Host {
     number: u64,
     /// Phases reported unasked.
     pub(crate) phases: Vec<(PortId, PortPhase, Option<String>)>,
-    flows: usize,
+    uses: Vec<StationUse>,
     states: Vec<PortState>,
     figures: SwitchFigures,
     switch: Option<JoinHandle<io::Result<()>>>,
@@ -172,7 +173,7 @@ impl Host {
             ports: BTreeMap::new(),
             number: 0,
             phases: Vec::new(),
-            flows: 0,
+            uses: Vec::new(),
             states: Vec::new(),
             figures: SwitchFigures::default(),
             switch: Some(std::thread::spawn(move || datapath::process::run(theirs))),
@@ -236,7 +237,7 @@ impl Host {
         link.send(&Request { number, order }, &fds)
             .expect("a switch");
         self.states.clear();
-        self.flows = 0;
+        self.uses.clear();
         loop {
             let link = &mut self.control.as_mut().expect("a control").link;
             let Ok(Received::Message(report, _)) = link.recv() else {
@@ -255,7 +256,7 @@ impl Host {
                     self.states.extend(states);
                     self.figures = figures;
                 }
-                Report::Flows(flows) => self.flows += flows.len(),
+                Report::Stations(uses) => self.uses.extend(uses),
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -351,8 +352,16 @@ impl Host {
     }
 
     pub(crate) fn flows(&mut self) -> usize {
-        self.order(Order::DumpFlows, &[]).expect("flows");
-        self.flows
+        self.figures().flows as usize
+    }
+
+    /// The stations whose flows were used within a time, in order.
+    pub(crate) fn stations(&mut self, within: Duration) -> Vec<StationUse> {
+        let within_ms = within.as_millis() as u32;
+        self.order(Order::Stations { within_ms }, &[])
+            .expect("stations");
+        self.uses.sort_by_key(|used| used.station);
+        self.uses.clone()
     }
 
     pub(crate) fn state(&mut self, id: u32) -> PortState {

@@ -7,5 +7,6 @@ mod hostile;
 mod leaks;
 mod lean;
 mod load;
+mod stations;
 mod threats;
 mod traffic;

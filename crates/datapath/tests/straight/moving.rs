@@ -47,6 +47,7 @@ fn everything_to_one_port(workers: &Workers) {
                 tag: None,
             },
             segment: None,
+            learned: false,
         };
         workers.each(move |w| w.switch.answer(answer.clone(), 0));
     }

@@ -6,7 +6,7 @@ use channel::records::Answer;
 use policy::{Action, DropReason};
 
 use super::world::{World, flood, key, port, to, upcall};
-use crate::engine::{Engine, FLOW_IDLE};
+use crate::engine::Engine;
 
 /// Three ports in blue, one in red.
 fn world() -> (World, Engine) {
@@ -109,20 +109,7 @@ fn who_claims_an_address_in_use_is_barred_and_the_holder_restored() {
 }
 
 #[test]
-fn a_flow_that_nobody_uses_is_taken_back() {
-    let (world, mut engine) = world();
-    world.ask(&mut engine, key(0, 1, 255));
-    world.ask(&mut engine, key(1, 2, 255));
-    for _ in 0..FLOW_IDLE.as_secs() + 10 {
-        world.frame(&mut engine, key(1, 2, 255));
-        world.seconds(&mut engine, 1);
-    }
-    assert_eq!(world.removed(), ["0: 1 > 255"]);
-    assert_eq!(world.cached(), ["1: 2 > 255"]);
-}
-
-#[test]
-fn dumps_keep_stations_young_and_silent_ones_age() {
+fn stations_in_use_stay_young_and_silent_ones_age() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 255));
@@ -167,52 +154,42 @@ fn a_full_answer_ring_keeps_order_and_loses_nothing() {
 }
 
 #[test]
-fn a_flow_installed_while_the_switch_was_dumping_is_not_forgotten() {
-    let (world, mut engine) = world();
-    world.ask(&mut engine, key(1, 2, 255));
-    world.seconds(&mut engine, 4);
-    // The answer is in the ring when the dump is asked for; the switch has not read it yet.
-    assert!(world.send_upcall(1, key(0, 1, 2)));
-    engine.answer_upcalls().unwrap();
-    world.pass(Duration::from_secs(1));
-    engine.tick().unwrap();
-    world.finish_dump(&mut engine);
-    world.answers();
-    // Station 2 moves: the flow to it must go.
-    world.ask(&mut engine, key(2, 2, 255));
-    assert!(!world.cached().contains(&"0: 1 > 2".to_owned()));
-}
-
-#[test]
-fn a_dump_from_before_a_decision_does_not_undo_it() {
-    let (world, mut engine) = world();
-    world.ask(&mut engine, key(1, 2, 255));
-    world.ask(&mut engine, key(0, 1, 2));
-    let before = world.switch().flows.values().cloned().collect();
-    // Station 2 moves while the dump is under way.
-    world.ask(&mut engine, key(2, 2, 255));
-    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(2));
-    world.switch().old_dump = Some(before);
-    world.seconds(&mut engine, 5);
-    // Port 2 leaves the segment: what control knows of the flow must be its present action.
-    let patch = api::v1::PortPatch {
-        segment: Some("red".to_owned()),
-        ..api::v1::PortPatch::default()
-    };
-    engine.set_port("vm2", &patch).unwrap();
-    assert!(!world.cached().contains(&"0: 1 > 2".to_owned()));
-}
-
-#[test]
-fn a_flow_that_is_no_longer_right_is_taken_back_when_a_dump_shows_it() {
+fn a_flow_that_is_no_longer_right_is_taken_back_by_the_next_check() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(1, 2, 255));
     world.ask(&mut engine, key(0, 1, 2));
     let words = *key(0, 1, 2).words();
     world.switch().flows.get_mut(&words).unwrap().action = to(2);
-    world.seconds(&mut engine, 5);
+    world.seconds(&mut engine, 60);
     assert_eq!(world.removed(), ["0: 1 > 2"]);
     assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+}
+
+#[test]
+fn a_question_reaches_back_to_the_last_one_that_was_answered() {
+    let (world, mut engine) = world();
+    world.seconds(&mut engine, 12);
+    assert_eq!(world.switch().within, [6000, 6000]);
+    // An answer that is not heard any more counts for nothing.
+    for _ in 0..3 {
+        world.pass(Duration::from_secs(1));
+        engine.tick().unwrap();
+    }
+    assert!(engine.asked.take().is_some(), "at tick 15");
+    world.seconds(&mut engine, 5);
+    assert_eq!(world.switch().within[2..], [6000, 11_000]);
+}
+
+#[test]
+fn only_stations_that_were_learned_are_reported() {
+    let (world, mut engine) = world();
+    for n in 0..5000u32 {
+        let [_, _, high, low] = n.to_be_bytes();
+        let source = wire::MacAddr([2, 0, 0, 0, high, low]);
+        world.ask(&mut engine, key(0, 1, 255).with_smac(source));
+    }
+    world.seconds(&mut engine, 5);
+    assert_eq!(world.switch().largest, 4096, "as many as a port may have");
 }
 
 #[test]

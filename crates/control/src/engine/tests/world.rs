@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use api::v1::{PortSpec, SegmentSpec, WantedState};
 use channel::link::{self, Link, Received};
-use channel::records::{Answer, Upcall};
+use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
-    FlowRecord, Order, PortConfig, PortPhase, PortState, Report, Request, Role, SwitchFigures,
+    Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
+    SwitchFigures,
 };
-use policy::{Action, Program, SegmentId};
+use policy::{Action, Lookup, Program, SegmentId, decide};
 use port::PortId;
 use wire::MacAddr;
 use wire::flow::FlowKey;
@@ -27,6 +28,44 @@ use crate::engine::{Engine, Saved};
 /// How long the engine waits for a peer in these tests.
 pub(super) const PATIENCE: Duration = Duration::from_millis(150);
 
+/// A cached flow.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) action: Action,
+    pub(super) segment: Option<SegmentId>,
+    pub(super) learned: bool,
+    pub(super) idle_ms: u32,
+}
+
+/// Whether a rule of control means a flow.
+fn is_stale(rule: Stale, key: &FlowKey, flow: &Flow) -> bool {
+    match rule {
+        Stale::Station { segment, mac, from } => {
+            let ours = flow.segment == Some(segment);
+            ours && (key.dmac().0 == mac || from && key.smac().0 == mac)
+        }
+        Stale::Port(port) => {
+            let to = matches!(flow.action, Action::Unicast { port: to, .. } if to == port);
+            to || key.in_port() == port.0
+        }
+    }
+}
+
+/// Where stations are, as control says.
+struct Known(Vec<Station>);
+
+impl Lookup for Known {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        let mut stations = self.0.iter();
+        let found = stations.find(|s| (s.segment, s.mac) == (segment, mac.0))?;
+        Some(found.port)
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
+    }
+}
+
 /// A switch without guests.
 #[derive(Default)]
 pub(super) struct Switch {
@@ -35,7 +74,7 @@ pub(super) struct Switch {
     pub(super) ports: BTreeMap<PortId, PortConfig>,
     pub(super) program: Program,
     /// By key: all flows of control have the same mask.
-    pub(super) flows: BTreeMap<[u64; 8], FlowRecord>,
+    pub(super) flows: BTreeMap<[u64; 8], Flow>,
     /// Taken back by control, so far.
     pub(super) removed: Vec<FlowKey>,
     pub(super) rings: Option<(Sender, Receiver)>,
@@ -45,8 +84,10 @@ pub(super) struct Switch {
     pub(super) silent: bool,
     /// Sent as upcalls before the next [`Order::RemovePort`] is done.
     pub(super) last_words: Vec<Upcall>,
-    /// Reported as the next dump instead of `flows`.
-    pub(super) old_dump: Option<Vec<FlowRecord>>,
+    /// The times within which control asked for stations in use.
+    pub(super) within: Vec<u32>,
+    /// Records of the largest report.
+    pub(super) largest: usize,
 }
 
 impl Switch {
@@ -68,27 +109,32 @@ impl Switch {
         match *answer {
             Answer::Install {
                 key,
-                mask,
                 action,
                 segment,
+                learned,
                 ..
             } => {
-                let record = FlowRecord {
-                    key,
-                    mask,
+                let flow = Flow {
                     action,
                     segment,
-                    packets: 1,
+                    learned,
                     idle_ms: 0,
                 };
-                self.flows.insert(key, record);
+                self.flows.insert(key, flow);
             }
-            Answer::Remove { key, .. } => {
-                self.flows.remove(&key);
-                self.removed.push(channel::records::key_from_words(&key));
-            }
+            Answer::Forget(rule) => self.forget(|key, flow| is_stale(rule, key, flow)),
             Answer::Once { .. } => {}
         }
+    }
+
+    fn forget(&mut self, which: impl Fn(&FlowKey, &Flow) -> bool) {
+        let removed = &mut self.removed;
+        self.flows.retain(|words, flow| {
+            let key = key_from_words(words);
+            let stale = which(&key, flow);
+            removed.extend(stale.then_some(key));
+            !stale
+        });
     }
 
     fn state_of(config: &PortConfig) -> PortState {
@@ -121,15 +167,35 @@ impl Switch {
             copy.answer_bell.as_fd(),
         ];
         link.send(&report, &fds).unwrap();
-        self.report_flows(link);
+        self.report_stations(link, u32::MAX);
     }
 
-    fn report_flows(&mut self, link: &Link<Report, Request>) {
-        let current = || self.flows.values().cloned().collect();
-        let flows: Vec<_> = self.old_dump.take().unwrap_or_else(current);
-        for part in flows.chunks(100) {
-            link.send(&Report::Flows(part.to_vec()), &[]).unwrap();
+    fn report_stations(&mut self, link: &Link<Report, Request>, within_ms: u32) {
+        let used = |(words, flow): (&[u64; 8], &Flow)| {
+            let key = key_from_words(words);
+            let station = Station {
+                segment: flow.segment?,
+                mac: key.smac().0,
+                port: PortId(key.in_port()),
+            };
+            let idle_ms = flow.idle_ms;
+            let told = flow.learned && idle_ms <= within_ms;
+            told.then_some(StationUse { station, idle_ms })
+        };
+        let uses: Vec<_> = self.flows.iter().filter_map(used).collect();
+        self.largest = self.largest.max(uses.len());
+        for part in uses.chunks(100) {
+            link.send(&Report::Stations(part.to_vec()), &[]).unwrap();
         }
+    }
+
+    /// Forgets what would be decided otherwise.
+    fn check(&mut self, stations: Vec<Station>) {
+        let (known, program) = (Known(stations), self.program.clone());
+        self.forget(|key, flow| {
+            let right = decide(&program, &known, key);
+            (right.action, right.segment) != (flow.action, flow.segment)
+        });
     }
 
     fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
@@ -152,7 +218,11 @@ impl Switch {
                     assert!(self.rings.as_mut().unwrap().0.send(&upcall));
                 }
             }
-            Order::DumpFlows => self.report_flows(link),
+            Order::Stations { within_ms } => {
+                self.within.push(within_ms);
+                self.report_stations(link, within_ms);
+            }
+            Order::Check(stations) => self.check(stations),
             Order::PortStates => {
                 let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
                 let figures = SwitchFigures {
@@ -174,7 +244,7 @@ fn short(order: &Order) -> Option<String> {
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::RemovePort(id) => format!("remove {}", id.0),
-        Order::DumpFlows | Order::PortStates => return None,
+        Order::Stations { .. } | Order::Check(_) | Order::PortStates => return None,
     })
 }
 
@@ -424,7 +494,7 @@ impl World {
         cached.unwrap_or_else(|| self.ask(engine, key))
     }
 
-    /// Lets time pass for the engine and for the switch's flows, with ticks and dumps.
+    /// Lets time pass for the engine and for the switch's flows, with ticks.
     pub(super) fn seconds(&self, engine: &mut Engine, n: u64) {
         for _ in 0..n {
             self.pass(Duration::from_secs(1));
@@ -432,21 +502,16 @@ impl World {
                 flow.idle_ms += 1000;
             }
             engine.tick().unwrap();
-            self.finish_dump(engine);
+            self.settle(engine);
             self.answers();
         }
     }
 
-    /// Reads the dump that a tick asked for, if it did.
-    pub(super) fn finish_dump(&self, engine: &mut Engine) {
-        for _ in 0..1000 {
-            engine.hear_switch().unwrap();
-            if engine.dump.is_none() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("the dump does not end");
+    /// Waits until the switch has followed what it was sent, and the engine has heard all of it.
+    pub(super) fn settle(&self, engine: &mut Engine) {
+        engine.switch.port_states().unwrap();
+        engine.hear_switch().unwrap();
+        assert!(engine.asked.is_none());
     }
 
     /// The orders since the last look.
@@ -469,9 +534,7 @@ impl World {
         let mut switch = self.switch();
         switch.read_answers();
         let flows = switch.flows.keys();
-        let mut all: Vec<_> = flows
-            .map(|words| line(&channel::records::key_from_words(words)))
-            .collect();
+        let mut all: Vec<_> = flows.map(|words| line(&key_from_words(words))).collect();
         all.sort();
         all
     }
