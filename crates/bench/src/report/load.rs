@@ -5,17 +5,19 @@ use std::path::Path;
 use anyhow::Result;
 use testkit::lean::Histogram;
 
-use super::{cells, dropped, kept};
+use super::{cells, dropped, kept, ratio};
 use crate::peers::Kind;
 use crate::placement::Placement;
 use crate::plot::{self, Curve};
 use crate::sample::{Cell, Latency, Sample};
 use crate::statistics::median;
 
-const HEAD: [&str; 11] = [
+const HEAD: [&str; 13] = [
     "load",
     "switch",
     "cores",
+    "Lasthop's CPU to its",
+    "Lasthop's p50 to its",
     "CPU, % of a core",
     "p50, us",
     "p99, us",
@@ -70,7 +72,23 @@ impl<'a> Group<'a> {
         (beyond > 0.999).then(|| micros(self.histogram.quantile(share)))
     }
 
-    fn row(&self, kind: Kind, cell: &Cell, placement: Placement) -> Vec<String> {
+    /// How much of its CPU, and of its median latency, Lasthop's are.
+    fn ratios(&self, lasthop: Option<&Self>) -> [String; 2] {
+        let of = |what: fn(&Self) -> Option<f64>| {
+            let ratio = ratio(lasthop.and_then(what), what(self))?;
+            Some(format!("{ratio:.2}x"))
+        };
+        [of(Self::cpu), of(|group| group.quantile(0.5))]
+            .map(|text| text.unwrap_or_else(|| "-".to_owned()))
+    }
+
+    fn row(
+        &self,
+        lasthop: Option<&Self>,
+        kind: Kind,
+        cell: &Cell,
+        placement: Placement,
+    ) -> Vec<String> {
         let trips: Vec<f64> = self
             .samples
             .iter()
@@ -81,6 +99,7 @@ impl<'a> Group<'a> {
             .iter()
             .map(|l| micros(l.client_lag_p99_ns))
             .collect();
+        let [cpu_ratio, p50_ratio] = self.ratios(lasthop.filter(|_| kind != Kind::Lasthop));
         let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| one_decimal(self.quantile(share)));
         vec![
             cell.name.clone(),
@@ -90,6 +109,8 @@ impl<'a> Group<'a> {
                 placement.name(),
                 median(&trips).unwrap_or_default()
             ),
+            cpu_ratio,
+            p50_ratio,
             one_decimal(self.cpu()),
             p50,
             p99,
@@ -119,9 +140,10 @@ pub(super) fn table(samples: &[Sample]) -> String {
     let mut rows = Vec::new();
     for cell in cells(samples) {
         for placement in [Placement::Near, Placement::Far] {
+            let lasthop = Group::of(samples, Kind::Lasthop, &cell, placement);
             for kind in Kind::ALL {
                 let group = Group::of(samples, kind, &cell, placement);
-                rows.extend(group.map(|group| group.row(kind, &cell, placement)));
+                rows.extend(group.map(|g| g.row(lasthop.as_ref(), kind, &cell, placement)));
             }
         }
     }
@@ -222,10 +244,10 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[2],
-            "| 64 B split | Lasthop | near, 55 ns | 3.0 | 25.1 | 50.0 | - | 50.0 | 6 of 106 | 0.0 | 2 |"
+            "| 64 B split | Lasthop | near, 55 ns | - | - | 3.0 | 25.1 | 50.0 | - | 50.0 | 6 of 106 | 0.0 | 2 |"
         );
         assert!(
-            lines[3].starts_with("| 64 B split | OVS-DPDK | near, 55 ns | 100.0 |"),
+            lines[3].starts_with("| 64 B split | OVS-DPDK | near, 55 ns | 0.03x | 0.05x | 100.0 |"),
             "{}",
             lines[3]
         );
