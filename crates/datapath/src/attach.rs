@@ -19,6 +19,9 @@ use crate::workers::Workers;
 
 /// Between two attempts to dial.
 const REDIAL: Duration = Duration::from_millis(200);
+/// Between two connections. A driver that died has a successor at once, but who hangs up again and again is not dialed
+/// without end.
+const RECONNECT: Duration = Duration::from_millis(20);
 /// Messages of one front end in a row, before others have their turn.
 const MESSAGES: usize = 64;
 
@@ -152,6 +155,7 @@ impl Backend for ToWorkers<'_> {
 struct Open {
     connection: Connection,
     session: Session,
+    since: Instant,
 }
 
 /// See the module.
@@ -244,6 +248,7 @@ impl Attachment {
         self.open = Some(Open {
             connection: Connection::new(socket)?,
             session: Session::new(offer(&self.config)),
+            since: Instant::now(),
         });
         self.dial_at = None;
         self.connections += 1;
@@ -336,7 +341,7 @@ impl Attachment {
             }
         }
         if self.config.role == Role::Client {
-            self.dial_at = Some(Instant::now() + REDIAL);
+            self.dial_at = Some(open.since + RECONNECT);
         }
     }
 
