@@ -24,7 +24,12 @@ pub struct Device {
     back_end: BackEnd,
     uso: bool,
     queues: Vec<OwnedFd>,
+    /// In the interface's network namespace.
+    control: Control,
 }
+
+/// The MTU of an interface that nobody gave another.
+const ETHERNET_MTU: u16 = 1500;
 
 /// Why an interface cannot be had, in words for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +84,8 @@ impl Device {
             );
         }
         match back_end {
-            BackEnd::Tap => tap::open(spec, &control),
-            BackEnd::Packet => packet::open(spec, &control),
+            BackEnd::Tap => tap::open(spec, control),
+            BackEnd::Packet => packet::open(spec, control),
         }
     }
 
@@ -96,6 +101,16 @@ impl Device {
             BackEnd::Tap => tap::check(queue.as_fd()),
             BackEnd::Packet => packet::check(queue.as_fd(), &self.interface),
         }
+    }
+
+    /// Gives the interface another MTU, or the usual one.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn set_mtu(&self, mtu: Option<u16>) -> Result<(), OpenError> {
+        let mtu = mtu.unwrap_or(ETHERNET_MTU);
+        let set = self.control.set_mtu(&self.interface, mtu);
+        context(set, || format!("the MTU of {}", self.interface))
     }
 
     /// How frames are moved.

@@ -2,7 +2,7 @@
 //!
 //! | what | how | where it cannot be had |
 //! |---|---|---|
-//! | identity | a user and group id of its own for each port, no groups | not root: it keeps the supervisor's |
+//! | identity | a user and group id of its own for each port, no groups | not root, or root of a user namespace without such ids: it keeps the supervisor's |
 //! | capabilities | none in any set, none to be had again (`no_new_privs`) | - |
 //! | namespaces | empty network, IPC and UTS namespaces | not root |
 //! | files | Landlock without a single rule: no path can be opened | a kernel without Landlock |
@@ -43,7 +43,9 @@ pub(crate) fn drop_rights(port: u32) -> io::Result<()> {
     let root = rustix::process::geteuid().is_root();
     if root {
         leave_namespaces();
-        change_identity(port)?;
+        if let Err(error) = change_identity(port) {
+            tracing::warn!("no user id of its own: {error}");
+        }
     }
     landlock::deny_all()?;
     let none = CapabilitySet::empty();

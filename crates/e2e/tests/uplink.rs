@@ -111,6 +111,15 @@ fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
     unreachable!("the loop has no end")
 }
 
+/// Waits for what happens within microseconds.
+fn spin_until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SOON, "it does not happen");
+        std::thread::yield_now();
+    }
+}
+
 fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
     let pid = lasthop.port(port)["driver"]["pid"].as_u64()?;
     u32::try_from(pid).ok()
@@ -423,12 +432,18 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         if how == Signal::SEGV {
             // The first one ends in the runtime's handler, which lets the instruction try again: a real fault comes
             // again, one from outside does not.
-            eventually("the handler is gone", SOON, || {
+            spin_until(|| {
                 let caught = u64::from_str_radix(&proc_status(old, "SigCgt"), 16).unwrap_or(0);
-                (caught & 1 << 10 == 0).then_some(())
+                caught & 1 << 10 == 0
             });
             signal(old, how);
         }
+        spin_until(|| {
+            matches!(
+                proc_status(old, "State").chars().next(),
+                None | Some('T' | 'Z' | 'X')
+            )
+        });
         let questions = std::thread::scope(|scope| {
             let back = scope.spawn(|| ask(&asking, &asked));
             // Guests talk all the while, with no more on the way than the receiver has room for.
@@ -444,8 +459,9 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
             "{port} after {how:?}: {questions} questions, {:.1} ms until the answer",
             died.elapsed().as_secs_f64() * 1e3
         ));
-        let new = eventually("a new driver", SOON, || driver_pid(&lasthop, port));
-        assert_ne!(new, old);
+        eventually("a new driver", SOON, || {
+            driver_pid(&lasthop, port).filter(|new| *new != old)
+        });
         let after = lasthop.port(port)["driver"]["restarts"].as_u64();
         assert_eq!(after, Some(restarts + 1));
         let clean = settle(&mut b, &mut checker, &stream, SOON);
@@ -561,4 +577,268 @@ fn an_uplink_waits_for_its_interface() {
     lasthop.wait_port("uplink", "up");
     transfer(&near, &far, "10.1.0.9:5001", 1 << 20);
     lasthop.stop();
+}
+
+/// A message of 64 KiB at most with this many bytes, which tells where a byte is missing.
+fn message(size: usize) -> Vec<u8> {
+    (0..size).map(pattern).collect()
+}
+
+#[test]
+fn a_guest_without_offloads_talks_with_the_host() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let netns = Netns::new("a", folder.path());
+    let config = [GUESTS, &tap("t0", &netns.path(), "10.0.0.9/24", "")].concat();
+    let lasthop = Lasthop::start(&config);
+    lasthop.wait_port("t0", "up");
+    let mac = netns.run(|| std::fs::read_to_string("/sys/class/net/t0/address"));
+    // The files of the test's own namespace do not know it where they are mounted for another.
+    let mac = mac.unwrap_or_else(|_| {
+        let shown = netns.ip("-o link show t0");
+        let at = shown.find("link/ether ").expect("an Ethernet interface") + 11;
+        shown[at..at + 17].to_owned()
+    });
+    let mut bytes = mac
+        .trim()
+        .split(':')
+        .map(|pair| u8::from_str_radix(pair, 16));
+    let mut host = [0; 6];
+    host.fill_with(|| bytes.next().expect("six pairs").expect("hexadecimal"));
+    for (number, offloads) in [(1, testkit::features::ALL_OFFLOADS), (2, 0)] {
+        turn.step(&format!("guest {number}"));
+        let name = if number == 1 { "a" } else { "b" };
+        let all = testkit::features::ALL_OFFLOADS;
+        let config = GuestConfig::default()
+            .guest(number)
+            .without(all)
+            .with(offloads);
+        let socket = lasthop.socket(&format!("{name}.sock"));
+        let mut guest = FakeGuest::connect(&socket, config).expect("the port takes a guest");
+        let mut flow = Flow::v4(number, 9);
+        flow.dst_mac = host;
+        let its_mac = testkit::packets::mac(number)
+            .map(|b| format!("{b:02x}"))
+            .join(":");
+        netns.ip(&format!(
+            "neigh replace 10.0.0.{number} lladdr {its_mac} dev t0"
+        ));
+        let socket = netns.udp(&format!("10.0.0.9:{}", flow.dst_port));
+        socket.set_read_timeout(Some(SOON)).expect("a time-out");
+        turn.step(
+            "guest to host, the checksum for somebody else to complete where that was agreed",
+        );
+        let sent = message(1000);
+        if offloads == 0 {
+            guest
+                .send(&testkit::packets::udp(&flow, &sent))
+                .expect("room");
+        } else {
+            let (frame, header) = testkit::packets::udp_partial(&flow, &sent);
+            guest.send_on(0, &frame, &header).expect("room");
+        }
+        let mut got = vec![0; 2000];
+        let (len, from) = socket.recv_from(&mut got).expect("the kernel checked it");
+        assert!(got[..len] == sent, "{len} bytes");
+        turn.step("host to guest, which the kernel leaves without a checksum");
+        socket.send_to(&sent, from).expect("a neighbour");
+        let answer = loop {
+            let received = guest
+                .recv(SOON)
+                .expect("an honest device")
+                .expect("an answer");
+            // The namespace has things of its own to say.
+            if testkit::packets::payload_of(&received.frame).is_ok_and(|p| p == sent) {
+                break received;
+            }
+        };
+        if offloads == 0 {
+            testkit::packets::verify_checksums(&answer.frame).expect("a complete checksum");
+        }
+    }
+    lasthop.stop();
+}
+
+#[test]
+fn what_the_interface_refuses_is_counted() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [host, far] = ["host", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    host.ip("link set up0 mtu 1000");
+    let lasthop = Lasthop::start(&[GUESTS, &uplink(&host.path(), "")].concat());
+    lasthop.wait_port("uplink", "up");
+    let mut a = guest(&lasthop, "a", 1);
+    for _ in 0..3 {
+        a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
+            .expect("room");
+    }
+    let show = eventually("three are refused", SOON, || {
+        let driver = &lasthop.port("uplink")["driver"];
+        (driver["refused_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
+    });
+    for line in [
+        "3 by the interface, 0 too long",
+        "up0",
+        "back end     packet",
+        "driver       auto",
+    ] {
+        assert!(show.contains(line), "{line}: {show}");
+    }
+    turn_mtu(&lasthop, &mut a);
+    lasthop.stop();
+}
+
+/// A configured MTU makes the switch drop what is too long, by name.
+fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
+    lasthop.ok(&["port", "set", "uplink", "--mtu", "1000"]);
+    let before = lasthop.stats();
+    a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
+        .expect("room");
+    eventually("it is dropped by name", SOON, || {
+        let moved = lasthop.stats().since(&before);
+        (moved.get("uplink.drops.exceeds-mtu") == 1).then_some(())
+    });
+    assert_eq!(lasthop.port("uplink")["driver"]["refused_by_interface"], 3);
+    assert_eq!(lasthop.port("uplink")["driver"]["restarts"], 0);
+}
+
+#[test]
+fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let config = [
+        "[[segment]]\nname = \"blue\"\n",
+        &tap("t0", &a.path(), "fd00::1/64", ""),
+        &tap("t1", &b.path(), "10.1.0.2/24", "queues = 4"),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    let status = lasthop.wait_port("t1", "up");
+    assert_eq!(status["queue_pairs"], 4);
+    assert!(a.ip("address show t0").contains("fd00::1/64"));
+    a.ip("address add 10.1.0.1/24 dev t0");
+    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
+    turn.step("another MTU");
+    lasthop.ok(&["port", "set", "t0", "--mtu", "1300"]);
+    assert!(a.ip("link show t0").contains("mtu 1300"));
+    assert!(
+        a.ip("address show t0").contains("10.1.0.1/24"),
+        "the same interface"
+    );
+    transfer(&a, &b, "10.1.0.2:5002", 1 << 20);
+    lasthop.ok(&["port", "set", "t0", "--no-mtu"]);
+    assert!(a.ip("link show t0").contains("mtu 1500"));
+    turn.step("another segment, and back");
+    lasthop.ok(&["port", "set", "t0", "--segment", "blue"]);
+    lasthop.ok(&["port", "set", "t0", "--segment", "default"]);
+    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    turn.step("a socket is nothing for it");
+    let refused = lasthop.cli(&["port", "set", "t0", "--socket", "s"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        complaint.contains("expected no socket with kind \"tap\""),
+        "{complaint}"
+    );
+    turn.step("the switch is killed");
+    let before = lasthop.pid("lasthop-switch").expect("a switch");
+    signal(before, Signal::KILL);
+    eventually("a new switch", SOON, || {
+        lasthop.pid("lasthop-switch").filter(|pid| *pid != before)
+    });
+    eventually("control answers", SOON, || {
+        lasthop.cli(&["status"]).status.success().then_some(())
+    });
+    for port in ["t0", "t1"] {
+        lasthop.wait_port(port, "up");
+    }
+    assert!(
+        a.ip("address show t0").contains("10.1.0.1/24"),
+        "the same interface"
+    );
+    transfer(&a, &b, "10.1.0.2:5003", 1 << 20);
+    lasthop.stop();
+}
+
+#[test]
+fn a_tap_device_of_somebody_else_is_an_uplink() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [host, near] = ["host", "near"].map(|name| Netns::new(name, folder.path()));
+    for (how, driver) in [("multi_queue", "auto"), ("", "tap")] {
+        host.ip(&format!("tuntap add dev up0 mode tap {how}"));
+        host.ip("address add 10.1.0.9/24 dev up0");
+        host.ip("link set up0 up");
+        let config = [
+            tap("t0", &near.path(), "10.1.0.1/24", ""),
+            uplink(&host.path(), &format!("driver = \"{driver}\"")),
+        ]
+        .concat();
+        let lasthop = Lasthop::start(&config);
+        let status = lasthop.wait_port("uplink", "up");
+        assert_eq!(status["driver"]["back_end"], "tap", "{status}");
+        transfer(&near, &host, "10.1.0.9:5001", 1 << 20);
+        lasthop.stop();
+        let left = host.ip("address show up0");
+        assert!(left.contains("10.1.0.9/24"), "it is not ours: {left}");
+        host.ip("link delete up0");
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let host = Netns::new("host", folder.path());
+    host.ip("link add there0 type veth peer name there1");
+    let path = host.path().display().to_string();
+    let at = |kind: &str, interface: &str, more: &str| {
+        format!(
+            "[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\ninterface = \"{interface}\"\n{more}\n"
+        )
+    };
+    let expected = ":5: port.interface: expected an interface that can be opened, found ";
+    for (config, found) in [
+        (
+            at("uplink", "nowhere0", ""),
+            "interface nowhere0: No such device",
+        ),
+        (
+            at("uplink", "nowhere0", "driver = \"packet\""),
+            "interface nowhere0: No such device",
+        ),
+        (
+            at("uplink", "there0", "driver = \"tap\""),
+            "TAP device there0: Invalid argument",
+        ),
+        (at("tap", "there0", ""), "interface there0 exists already"),
+        (
+            at("tap", "t0", "mac = \"02:00:00:00:00:01\"").replace(&path, "nowhere"),
+            "network namespace /run/netns/nowhere",
+        ),
+    ] {
+        let (status, complaint) = Lasthop::refused(&config);
+        assert_eq!(status, 2, "{complaint}");
+        assert!(
+            complaint.contains(expected) && complaint.contains(found),
+            "{found}: {complaint}"
+        );
+    }
+    assert!(!host.ip("link show").contains("t0:"));
 }

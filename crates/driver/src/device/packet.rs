@@ -17,7 +17,7 @@ const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`, since Linux 4.20.
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
-pub(super) fn open(spec: &DeviceSpec, control: &Control) -> Result<Device, OpenError> {
+pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
     let name = &spec.interface;
     let index = context(control.index(name), || format!("interface {name}"))?;
     let mut queues = Vec::new();
@@ -30,6 +30,7 @@ pub(super) fn open(spec: &DeviceSpec, control: &Control) -> Result<Device, OpenE
         back_end: BackEnd::Packet,
         uso: kernel_is_at_least(6, 2),
         queues,
+        control,
     })
 }
 

@@ -27,7 +27,7 @@ const OFFLOADS: u32 = 1 | 2 | 4 | 8;
 /// `TUN_F_USO4` and `TUN_F_USO6`, which Linux has since 6.2.
 const USO: u32 = 0x20 | 0x40;
 
-pub(super) fn open(spec: &DeviceSpec, control: &Control) -> Result<Device, OpenError> {
+pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
     let name = &spec.interface;
     let exists = control.index(name).is_ok();
     if spec.own && exists {
@@ -46,19 +46,19 @@ pub(super) fn open(spec: &DeviceSpec, control: &Control) -> Result<Device, OpenE
         let set = set_up(queue);
         uso &= context(set, || format!("the offloads of TAP device {name}"))?;
     }
-    let device = Device {
-        interface: name.clone(),
-        back_end: BackEnd::Tap,
-        uso,
-        queues,
-    };
     if spec.own {
-        configure(spec, control)?;
+        configure(spec, &control)?;
     }
     if spec.own || !exists {
         context(control.up(name), || format!("switching {name} on"))?;
     }
-    Ok(device)
+    Ok(Device {
+        interface: name.clone(),
+        back_end: BackEnd::Tap,
+        uso,
+        queues,
+        control,
+    })
 }
 
 /// The first queue; it makes the interface where there is none.

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::driving::{self, DriverSpec, DriverStart, DriverState, Refused};
+use channel::driving::{self, DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use driver::device::{Device, NotReady};
 use port::PortId;
@@ -26,6 +26,11 @@ const PING: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of a process is waited for that was told to end, or killed.
 const END: Duration = Duration::from_secs(1);
+
+/// Messages of one driver in a row; an honest one has two to say.
+const MESSAGES: usize = 16;
+/// Characters of a driver's last words.
+const REASON_MAX: usize = 300;
 
 /// The answer to a dial of the switch.
 pub(super) struct Dialed {
@@ -71,6 +76,15 @@ impl Driver {
         })
     }
 
+    /// It is wanted still, perhaps with another MTU.
+    fn change(&mut self, spec: DriverSpec) -> Result<(), String> {
+        if let (Some(device), true) = (&self.device, spec.device.mtu != self.spec.device.mtu) {
+            device.set_mtu(spec.device.mtu).map_err(|e| e.to_string())?;
+        }
+        self.spec = spec;
+        Ok(())
+    }
+
     fn is_alive(&self) -> bool {
         self.child.as_ref().is_some_and(Child::is_alive)
     }
@@ -96,9 +110,11 @@ impl Driver {
         Some(Dialed { tell, socket })
     }
 
+    /// What the process says. It is not trusted: more than it has to say, or anything else, is its end.
     fn hear(&mut self) {
         let Some(child) = &mut self.child else { return };
-        while let Some((ask, _)) = child.hear() {
+        for _ in 0..MESSAGES {
+            let Some((ask, _)) = child.hear() else { return };
             match ask {
                 Ask::Pong(refused) => {
                     self.pinged = None;
@@ -108,15 +124,21 @@ impl Driver {
                     reason,
                     device_lost,
                 } => {
+                    let reason = last_words(&reason);
                     tracing::warn!("the driver gives up: {reason}");
                     self.reason = Some(reason);
                     if device_lost {
                         self.device = None;
                     }
                 }
-                other => tracing::warn!("a driver asks for what is not its business: {other:?}"),
+                _ => {
+                    tracing::error!("the driver asks for what is not its business: it is killed");
+                    return child.kill();
+                }
             }
         }
+        tracing::error!("the driver does not stop talking: it is killed");
+        child.kill();
     }
 
     fn reap(&mut self) {
@@ -245,10 +267,23 @@ impl Drop for Driver {
     }
 }
 
+fn without_mtu(device: &DeviceSpec) -> DeviceSpec {
+    DeviceSpec {
+        mtu: None,
+        ..device.clone()
+    }
+}
+
+/// What a driver says of its end, fit for a log and for people.
+fn last_words(reason: &str) -> String {
+    let fit = reason.chars().filter(|c| !c.is_control());
+    fit.take(REASON_MAX).collect()
+}
+
 fn sum(a: Refused, b: Refused) -> Refused {
     Refused {
-        by_interface: a.by_interface + b.by_interface,
-        too_long: a.too_long + b.too_long,
+        by_interface: a.by_interface.saturating_add(b.by_interface),
+        too_long: a.too_long.saturating_add(b.too_long),
     }
 }
 
@@ -257,23 +292,24 @@ fn sum(a: Refused, b: Refused) -> Refused {
 pub(super) struct Drivers(Vec<Driver>);
 
 impl Drivers {
-    /// Has these and no others. Those that are wanted as they are stay as they are.
+    /// Has these and no others. Those that are wanted as they are stay as they are, and so do those with another MTU.
     ///
     /// # Errors
     /// The first interface that cannot be had, as port and reason; those after it are not tried.
     pub(super) fn want(&mut self, specs: Vec<DriverSpec>) -> Result<(), (String, String)> {
-        let same = |a: &DriverSpec, b: &DriverSpec| a.name == b.name && a.device == b.device;
+        let same = |a: &DriverSpec, b: &DriverSpec| {
+            a.name == b.name && without_mtu(&a.device) == without_mtu(&b.device)
+        };
         self.0
             .retain(|d| specs.iter().any(|spec| same(spec, &d.spec)));
         for spec in specs {
             let _port = tracing::info_span!("driver", port = spec.name).entered();
-            if let Some(driver) = self.0.iter_mut().find(|d| same(&d.spec, &spec)) {
-                driver.spec = spec;
-                continue;
-            }
             let name = spec.name.clone();
-            self.0
-                .push(Driver::open(spec).map_err(|reason| (name, reason))?);
+            let done = match self.0.iter_mut().find(|d| same(&d.spec, &spec)) {
+                Some(driver) => driver.change(spec),
+                None => Driver::open(spec).map(|driver| self.0.push(driver)),
+            };
+            done.map_err(|reason| (name, reason))?;
         }
         Ok(())
     }
