@@ -1,8 +1,11 @@
 //! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): how a driver sets its
 //! queues up with the switch. To the switch it is one more guest.
 //!
-//! Messages that have no answer of their own are all sent with the wish for an acknowledgement, and the
-//! acknowledgements read at the end: one turn to the switch and back.
+//! Messages that have no answer of their own are sent with the wish for an acknowledgement, and the acknowledgements of
+//! many read together: few turns to the switch and back.
+
+#[cfg(test)]
+mod tests;
 
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -18,6 +21,8 @@ use crate::region::{QUEUE_SIZE, QueuePlace, Region};
 
 /// How long the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Acknowledgements that may wait; a socket's buffer has room for many more.
+const IN_FLIGHT: usize = 64;
 /// "Version" and "reply" of a header's flags.
 const FLAGS_MASK: u32 = 3 | 4;
 const VERSION: u32 = 1;
@@ -146,6 +151,10 @@ impl Front {
     }
 
     fn tell(&mut self, code: u32, body: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        // The switch reads nothing while its answers find no room: they must be read now and then.
+        if self.unanswered.len() == IN_FLIGHT {
+            self.settle()?;
+        }
         self.send(code, VERSION | NEED_REPLY, body, fd)?;
         self.unanswered.push(code);
         Ok(())

@@ -8,7 +8,7 @@
 //! element are fetched once and checked, and what breaks a rule ends the driver.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

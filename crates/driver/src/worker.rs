@@ -10,6 +10,9 @@
 //! after it has emptied what it sleeps on. Where a side takes no more, the other is not asked for more: frames of the
 //! switch wait in its queue (it drops by name when that is full), frames of the interface in the interface.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

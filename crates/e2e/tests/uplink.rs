@@ -595,17 +595,12 @@ fn a_guest_without_offloads_talks_with_the_host() {
     let config = [GUESTS, &tap("t0", &netns.path(), "10.0.0.9/24", "")].concat();
     let lasthop = Lasthop::start(&config);
     lasthop.wait_port("t0", "up");
-    let mac = netns.run(|| std::fs::read_to_string("/sys/class/net/t0/address"));
-    // The files of the test's own namespace do not know it where they are mounted for another.
-    let mac = mac.unwrap_or_else(|_| {
-        let shown = netns.ip("-o link show t0");
-        let at = shown.find("link/ether ").expect("an Ethernet interface") + 11;
-        shown[at..at + 17].to_owned()
-    });
-    let mut bytes = mac
-        .trim()
-        .split(':')
-        .map(|pair| u8::from_str_radix(pair, 16));
+    let shown = netns.ip("-o link show t0");
+    let (_, mac) = shown
+        .split_once("link/ether ")
+        .expect("an Ethernet interface");
+    let mac = &mac[..17];
+    let mut bytes = mac.split(':').map(|pair| u8::from_str_radix(pair, 16));
     let mut host = [0; 6];
     host.fill_with(|| bytes.next().expect("six pairs").expect("hexadecimal"));
     for (number, offloads) in [(1, testkit::features::ALL_OFFLOADS), (2, 0)] {
@@ -771,6 +766,29 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
 }
 
 #[test]
+fn as_many_queues_as_a_port_may_have() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let config = [
+        tap("t0", &a.path(), "10.1.0.1/24", "queues = 64"),
+        tap("t1", &b.path(), "10.1.0.2/24", ""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    eventually("all 64 run", SOON, || {
+        (lasthop.port("t0")["queue_pairs"] == 64).then_some(())
+    });
+    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
+    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    assert_eq!(lasthop.port("t0")["driver"]["restarts"], 0);
+    lasthop.stop();
+}
+
+#[test]
 fn a_tap_device_of_somebody_else_is_an_uplink() {
     if !Netns::allowed() {
         return;
@@ -822,6 +840,10 @@ fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
         (
             at("uplink", "nowhere0", "driver = \"packet\""),
             "interface nowhere0: No such device",
+        ),
+        (
+            at("uplink", "lo", ""),
+            "interface lo: not an Ethernet interface",
         ),
         (
             at("uplink", "there0", "driver = \"tap\""),

@@ -129,6 +129,12 @@ impl Control {
         }
     }
 
+    /// Whether its frames are Ethernet frames.
+    pub(super) fn is_ethernet(&self, name: &str) -> io::Result<bool> {
+        let kind = self.ask(name, libc::SIOCGIFHWADDR)?.short();
+        Ok(kind as u16 == libc::ARPHRD_ETHER)
+    }
+
     /// Switches the interface on.
     pub(super) fn up(&self, name: &str) -> io::Result<()> {
         let flags = self.ask(name, libc::SIOCGIFFLAGS)?.short() | libc::IFF_UP as i16;

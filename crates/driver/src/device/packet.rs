@@ -19,7 +19,13 @@ const PACKET_IGNORE_OUTGOING: i32 = 23;
 
 pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
     let name = &spec.interface;
-    let index = context(control.index(name), || format!("interface {name}"))?;
+    let what = || format!("interface {name}");
+    let index = context(control.index(name), what)?;
+    if !context(control.is_ethernet(name), what)? {
+        return Err(OpenError(format!(
+            "interface {name}: not an Ethernet interface"
+        )));
+    }
     let mut queues = Vec::new();
     for _ in 0..spec.queues {
         let socket = socket(index, &queues, spec.queues);

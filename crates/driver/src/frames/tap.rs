@@ -44,7 +44,9 @@ impl Tap {
         let got = unsafe { libc::read(self.0.as_raw_fd(), start.cast(), room) };
         match u32::try_from(got) {
             Ok(len) if len > HEADER => Ok(len),
-            // An empty frame; the device gives none.
+            // The end of the file: the device has none, so this is no device any more.
+            Ok(0) => Err(Errno::BADFD),
+            // A frame without a byte.
             Ok(_) => Err(Errno::INTR),
             Err(_) => Err(last_error()),
         }

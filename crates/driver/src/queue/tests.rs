@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// The switch's side of a queue, written from the standard alone.
-struct Device {
+pub(crate) struct Device {
     region: Arc<Region>,
     place: QueuePlace,
     seen: u16,
@@ -13,7 +13,7 @@ struct Device {
 }
 
 impl Device {
-    fn new(region: &Arc<Region>, queue: u16) -> Self {
+    pub(crate) fn new(region: &Arc<Region>, queue: u16) -> Self {
         Self {
             region: region.clone(),
             place: region.place(queue),
@@ -23,7 +23,7 @@ impl Device {
     }
 
     /// The next available buffer: number, address, length, flags.
-    fn take(&mut self) -> Option<(u16, u64, u32, u16)> {
+    pub(crate) fn take(&mut self) -> Option<(u16, u64, u32, u16)> {
         let index = self
             .region
             .u16(self.place.available + 2)
@@ -41,7 +41,7 @@ impl Device {
         Some((id, address, len, flags))
     }
 
-    fn give(&mut self, id: u32, len: u32) {
+    pub(crate) fn give(&mut self, id: u32, len: u32) {
         let at = self.place.used + 4 + 8 * u64::from(self.used % QUEUE_SIZE);
         self.region.u32(at).store(id, Ordering::Relaxed);
         self.region.u32(at + 4).store(len, Ordering::Relaxed);
