@@ -113,6 +113,8 @@ pub enum Tell {
     },
     /// Control: the answer to [`Ask::Processes`].
     Processes(Vec<ProcessInfo>),
+    /// End now.
+    Stop,
     /// Control: the answer to [`Ask::Drivers`].
     Drivers {
         /// The first interface that cannot be had, and why; by the name of its port.
@@ -126,6 +128,4 @@ pub enum Tell {
     DriverQueue,
     /// Driver: say that all threads are alive.
     Ping,
-    /// End now.
-    Stop,
 }

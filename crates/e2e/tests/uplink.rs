@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use e2e::lasthop::Lasthop;
+use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::process::send as signal;
@@ -413,6 +413,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
     lasthop.wait_port("uplink", "up");
     let (asking, asked) = (near.udp("10.1.0.1:0"), far.udp("10.1.0.9:0"));
     ask(&asking, &asked);
+    let before = lasthop.footprint();
     let mut stream = Stream::new(0, flow);
     let mut checker = SequenceChecker::default();
     for (port, how) in [
@@ -469,6 +470,10 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         assert!(clean, "of {} frames: {checker:?}, {stats:?}", stream.sent());
     }
     assert!(stream.sent() > 1000);
+    // Once its connection is up, nothing is left of those before.
+    lasthop.wait_port("uplink", "up");
+    ask(&asking, &asked);
+    same_footprint("drivers", &before, &lasthop.footprint());
     near.ip("address show t0 to 10.1.0.1");
     lasthop.stop();
 }
