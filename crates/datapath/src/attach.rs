@@ -155,7 +155,6 @@ impl Backend for ToWorkers<'_> {
 struct Open {
     connection: Connection,
     session: Session,
-    since: Instant,
 }
 
 /// See the module.
@@ -167,6 +166,8 @@ pub struct Attachment {
     open: Option<Open>,
     /// When to dial next; only of a client port that is not connected.
     dial_at: Option<Instant>,
+    /// When the last connection was made.
+    attached: Instant,
     reason: Option<String>,
     connections: u64,
     /// Reported last.
@@ -188,6 +189,7 @@ impl Attachment {
             listener,
             open: None,
             dial_at: client.then(Instant::now),
+            attached: Instant::now(),
             reason: None,
             connections: 0,
         }
@@ -248,8 +250,8 @@ impl Attachment {
         self.open = Some(Open {
             connection: Connection::new(socket)?,
             session: Session::new(offer(&self.config)),
-            since: Instant::now(),
         });
+        self.attached = Instant::now();
         self.dial_at = None;
         self.connections += 1;
         tracing::info!(port = self.config.name, "a front end connected");
@@ -341,7 +343,7 @@ impl Attachment {
             }
         }
         if self.config.role == Role::Client {
-            self.dial_at = Some(open.since + RECONNECT);
+            self.dial_at = Some(self.attached + RECONNECT);
         }
     }
 

@@ -319,8 +319,11 @@ impl Supervisor {
                 self.reply(kind, &Tell::Listening { path, error }, &fds);
             }
             Ask::Unlisten { path } => self.sockets.unlisten(&path),
-            Ask::Dial { port, path } if self.drivers.dial(port, &path) => {}
             Ask::Dial { port, path } => {
+                if self.drivers.dial(port, &path) {
+                    // Answered when the driver runs.
+                    return Ok(());
+                }
                 let (socket, error) = match self.sockets.dial(&path) {
                     Ok(socket) => (Some(socket), None),
                     Err(error) => (None, Some(error.to_string())),
