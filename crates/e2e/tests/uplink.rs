@@ -7,10 +7,12 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use e2e::guest::GuestSpec;
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::netns::Netns;
 use e2e::numbered::{Stream, introduce, settle};
-use e2e::process::send as signal;
+use e2e::process::{Process, send as signal};
+use e2e::traffic::{iperf, ping, reachable};
 use e2e::turn;
 use e2e::wait::eventually;
 use rustix::process::Signal;
@@ -868,4 +870,65 @@ fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
         );
     }
     assert!(!host.ip("link show").contains("t0:"));
+}
+
+/// Slower than this, TCP lives on retransmissions: emulated guests reach far more.
+const SLOW: f64 = 20e6;
+
+/// iperf3's server in a namespace, one client after the other.
+fn serve_iperf(netns: &Netns, folder: &Path, name: &str) -> Process {
+    let net = format!("--net={}", netns.path().display());
+    let args = [&net, "iperf3", "-s", "--forceflush"].map(str::to_owned);
+    let mut server = Process::start(name, "nsenter", &args, &folder.join(format!("{name}.log")));
+    server.printed("its port", SOON, |line| line.contains("listening on 5201"));
+    server
+}
+
+#[test]
+fn virtual_machines_talk_with_the_host_and_the_wire() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.0.0.8/24 dev wire0");
+    let config = [
+        GUESTS,
+        &tap("t0", &near.path(), "10.0.0.9/24", ""),
+        &uplink(&host.path(), ""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    turn.step("boot a guest with all offloads and one without");
+    let full = GuestSpec::dialing("a", lasthop.socket("a.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let plain = GuestSpec::dialing("b", lasthop.socket("b.sock"));
+    let plain = plain.ip("10.0.0.2/24").no_offloads().start();
+    let _servers = [
+        serve_iperf(&near, folder.path(), "near_iperf"),
+        serve_iperf(&far, folder.path(), "far_iperf"),
+    ];
+    for (what, guest) in [("full", &mut full.ready()), ("plain", &mut plain.ready())] {
+        for address in ["10.0.0.9", "10.0.0.8"] {
+            turn.step(&format!("{what} guest and {address}"));
+            assert!(reachable(guest, address));
+            assert_eq!(ping(guest, address, 50).lost(), 0);
+            for options in ["", "-R"] {
+                let run = iperf(guest, address, 1, options);
+                turn.step(&format!("TCP {options}: {run:?}"));
+                assert!(run.bits_per_second > SLOW, "{run:?}");
+            }
+        }
+    }
+    let stats = lasthop.stats();
+    let bad: Vec<_> = stats
+        .drops()
+        .into_iter()
+        .filter(|(why, _)| why.starts_with("bad"))
+        .collect();
+    assert!(bad.is_empty(), "{stats:?}");
+    lasthop.stop();
 }
