@@ -123,7 +123,7 @@ fn spin_until(mut holds: impl FnMut() -> bool) {
 }
 
 fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
-    let pid = lasthop.port(port)["driver"]["pid"].as_u64()?;
+    let pid = lasthop.port(port)["driver_process"]["pid"].as_u64()?;
     u32::try_from(pid).ok()
 }
 
@@ -149,7 +149,7 @@ fn tap_ports_join_two_namespaces() {
     let lasthop = Lasthop::start(&config);
     for port in ["t0", "t1"] {
         let status = lasthop.wait_port(port, "up");
-        assert_eq!(status["driver"]["back_end"], "tap", "{status}");
+        assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
         assert_eq!(status["kind"], "tap");
         assert_eq!(status["ring"], "split");
     }
@@ -269,7 +269,7 @@ fn a_packet_uplink_leads_to_the_wire() {
     .concat();
     let lasthop = Lasthop::start(&config);
     let status = lasthop.wait_port("uplink", "up");
-    assert_eq!(status["driver"]["back_end"], "packet", "{status}");
+    assert_eq!(status["driver_process"]["back_end"], "packet", "{status}");
     turn.step("TCP both ways");
     let before = lasthop.stats();
     transfer(&near, &far, "10.1.0.9:5001", LOAD);
@@ -427,7 +427,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         ("uplink", Signal::KILL),
     ] {
         let old = driver_pid(&lasthop, port).expect("a driver");
-        let restarts = lasthop.port(port)["driver"]["restarts"]
+        let restarts = lasthop.port(port)["driver_process"]["restarts"]
             .as_u64()
             .expect("a number");
         let died = Instant::now();
@@ -465,7 +465,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
         eventually("a new driver", SOON, || {
             driver_pid(&lasthop, port).filter(|new| *new != old)
         });
-        let after = lasthop.port(port)["driver"]["restarts"].as_u64();
+        let after = lasthop.port(port)["driver_process"]["restarts"].as_u64();
         assert_eq!(after, Some(restarts + 1));
         let clean = settle(&mut b, &mut checker, &stream, SOON);
         let stats = lasthop.stats();
@@ -682,7 +682,7 @@ fn what_the_interface_refuses_is_counted() {
             .expect("room");
     }
     let show = eventually("three are refused", SOON, || {
-        let driver = &lasthop.port("uplink")["driver"];
+        let driver = &lasthop.port("uplink")["driver_process"];
         (driver["refused_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
     });
     for line in [
@@ -707,8 +707,11 @@ fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
         let moved = lasthop.stats().since(&before);
         (moved.get("uplink.drops.exceeds-mtu") == 1).then_some(())
     });
-    assert_eq!(lasthop.port("uplink")["driver"]["refused_by_interface"], 3);
-    assert_eq!(lasthop.port("uplink")["driver"]["restarts"], 0);
+    assert_eq!(
+        lasthop.port("uplink")["driver_process"]["refused_by_interface"],
+        3
+    );
+    assert_eq!(lasthop.port("uplink")["driver_process"]["restarts"], 0);
 }
 
 #[test]
@@ -791,7 +794,7 @@ fn as_many_queues_as_a_port_may_have() {
     });
     transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
     transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
-    assert_eq!(lasthop.port("t0")["driver"]["restarts"], 0);
+    assert_eq!(lasthop.port("t0")["driver_process"]["restarts"], 0);
     lasthop.stop();
 }
 
@@ -814,7 +817,7 @@ fn a_tap_device_of_somebody_else_is_an_uplink() {
         .concat();
         let lasthop = Lasthop::start(&config);
         let status = lasthop.wait_port("uplink", "up");
-        assert_eq!(status["driver"]["back_end"], "tap", "{status}");
+        assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
         transfer(&near, &host, "10.1.0.9:5001", 1 << 20);
         lasthop.stop();
         let left = host.ip("address show up0");

@@ -222,7 +222,7 @@ pub struct PortStatus {
     pub mtu: Option<u16>,
     /// The driver that was asked for, of an uplink.
     #[serde(default)]
-    pub uplink_driver: Option<UplinkDriver>,
+    pub driver: Option<UplinkDriver>,
     /// The host's interface, of an uplink or a TAP port.
     #[serde(default)]
     pub interface: Option<String>,
@@ -234,7 +234,7 @@ pub struct PortStatus {
     pub netns: Option<String>,
     /// The driver process, of an uplink or a TAP port.
     #[serde(default)]
-    pub driver: Option<DriverStatus>,
+    pub driver_process: Option<DriverStatus>,
     /// Queue pairs that carry frames now.
     pub queue_pairs: u16,
     /// Layout of the queues, once negotiated.
@@ -262,11 +262,11 @@ impl PortStatus {
             trunk: spec.trunk.clone(),
             mac: spec.mac.clone(),
             mtu: spec.mtu,
-            uplink_driver: spec.driver,
+            driver: spec.driver,
             interface: spec.interface.clone(),
             address: spec.address.clone(),
             netns: spec.netns.clone(),
-            driver: None,
+            driver_process: None,
             queue_pairs: 0,
             ring: None,
             features: Vec::new(),

@@ -71,7 +71,7 @@ pub(super) fn port_status(
     driver: Option<&DriverState>,
 ) -> PortStatus {
     let mut status = guest_status(spec, state);
-    status.driver = driver.map(driver_status);
+    status.driver_process = driver.map(driver_status);
     status
 }
 

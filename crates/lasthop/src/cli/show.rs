@@ -114,7 +114,7 @@ pub(super) fn port(port: &PortStatus) -> String {
         ("reason", or_none(reason(port))),
         ("kind", port.kind.as_str().to_owned()),
     ];
-    lines.extend(match &port.driver {
+    lines.extend(match &port.driver_process {
         None => vec![
             ("socket", port.socket.clone()),
             ("role", port.role.as_str().to_owned()),
@@ -142,7 +142,7 @@ pub(super) fn port(port: &PortStatus) -> String {
 
 /// What is behind a port with a driver, and how that is.
 fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, String)> {
-    let asked = port.uplink_driver.map(|d| d.as_str().to_owned());
+    let asked = port.driver.map(|d| d.as_str().to_owned());
     let process = match driver.pid {
         Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
         None => format!("none, {} restarts", driver.restarts),
@@ -165,7 +165,7 @@ fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, Str
 
 /// Who dials of a guest's port; what a driver moves frames with.
 fn role(port: &PortStatus) -> String {
-    match &port.driver {
+    match &port.driver_process {
         None => port.role.as_str().to_owned(),
         Some(driver) => or_none(driver.back_end.clone()),
     }
@@ -177,7 +177,7 @@ fn far_end(port: &PortStatus) -> String {
 
 /// Why a port is in its state; of a driver, what it said itself.
 fn reason(port: &PortStatus) -> Option<String> {
-    let driver = port.driver.as_ref().and_then(|d| d.reason.clone());
+    let driver = port.driver_process.as_ref().and_then(|d| d.reason.clone());
     driver.or(port.reason.clone())
 }
 

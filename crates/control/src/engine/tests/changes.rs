@@ -206,7 +206,7 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     assert_eq!(world.orders(), ["add 2 up", "program 2"]);
     assert_eq!(world.listening(&mut engine).len(), 2, "it has no socket");
     assert_eq!(status.state, PortState::Dialing);
-    let driver = status.driver.expect("how its driver is");
+    let driver = status.driver_process.expect("how its driver is");
     assert_eq!(driver.back_end.as_deref(), Some("packet"));
     assert_eq!((driver.pid, driver.restarts), (Some(20), 1));
     assert_eq!((driver.refused_by_interface, driver.too_long), (3, 4));
@@ -218,7 +218,7 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
         assert_eq!(config.socket, channel::driving::address("up"));
     }
     assert!(
-        engine.status().unwrap().ports[0].driver.is_none(),
+        engine.status().unwrap().ports[0].driver_process.is_none(),
         "a guest's"
     );
 
