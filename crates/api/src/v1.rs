@@ -11,10 +11,10 @@ mod tests;
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
     DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentSpec, SwitchSpec,
-    WantedState, Workers, parse_mac, valid_name,
+    UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
 pub use status::{
-    PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat,
-    SegmentStatus, StatusDocument, SwitchStatus,
+    DriverStatus, PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault,
+    RingFormat, SegmentStatus, StatusDocument, SwitchStatus,
 };

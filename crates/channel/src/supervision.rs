@@ -6,6 +6,8 @@
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
+
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
 
@@ -33,6 +35,19 @@ pub enum Ask {
     },
     /// Control: how the processes are; answered with [`Tell::Processes`].
     Processes,
+    /// Control: have these drivers and no others; answered with [`Tell::Drivers`].
+    Drivers(Vec<DriverSpec>),
+    /// Control: how the drivers are; answered with [`Tell::DriverStates`].
+    DriverStates,
+    /// Driver: the answer to [`Tell::Ping`], from all its threads.
+    Pong(Refused),
+    /// Driver: its last words.
+    DriverEnds {
+        /// Why.
+        reason: String,
+        /// The interface must be opened anew.
+        device_lost: bool,
+    },
 }
 
 /// Whether the switch's workers may sleep.
@@ -57,7 +72,7 @@ pub struct SwitchSettings {
 /// One process, as `lasthop status` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessInfo {
-    /// "supervisor", "control", "switch".
+    /// "supervisor", "control", "switch", or "driver" and the name of its port.
     pub name: String,
     /// Its process id.
     pub pid: u32,
@@ -100,4 +115,17 @@ pub enum Tell {
     Processes(Vec<ProcessInfo>),
     /// End now.
     Stop,
+    /// Control: the answer to [`Ask::Drivers`].
+    Drivers {
+        /// The first interface that cannot be had, and why; by the name of its port.
+        error: Option<(String, String)>,
+    },
+    /// Control: the answer to [`Ask::DriverStates`].
+    DriverStates(Vec<DriverState>),
+    /// A driver's first message. Descriptor: the connection to the switch.
+    StartDriver(DriverStart),
+    /// Driver: a queue of its interface. Descriptor: the queue.
+    DriverQueue,
+    /// Driver: say that all threads are alive.
+    Ping,
 }

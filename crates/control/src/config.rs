@@ -77,16 +77,22 @@ pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError>
     parse(text, file, runtime_dir)
 }
 
-/// The error for a port's socket that cannot be had, with its line; `port` is the port's place in the file.
+/// The error for something of a port that cannot be had, with its line; `port` is the port's place in the file.
 #[must_use]
-pub fn socket_error(file: &Path, port: usize, expected: &str, found: &str) -> ConfigError {
+pub fn port_error(
+    file: &Path,
+    port: usize,
+    key: &'static str,
+    expected: &str,
+    found: &str,
+) -> ConfigError {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let place = wanted::Place::Port(port);
     let lines = document::read(&text).ok().map(|(_, lines)| lines);
     ConfigError {
         file: file.to_owned(),
-        line: lines.map(|lines| line_of(&text, lines.find(place, "socket", None))),
-        key: "port.socket".to_owned(),
+        line: lines.map(|lines| line_of(&text, lines.find(place, key, None))),
+        key: place.key(key),
         expected: expected.to_owned(),
         found: found.to_owned(),
     }

@@ -4,17 +4,20 @@
 //! done; [`engine`](crate::engine) then makes the switch have it. Nothing in this module does I/O.
 
 mod check;
+mod device;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState,
+    DEFAULT_SEGMENT, PortKind, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec,
+    UplinkDriver, WantedState,
 };
 
 pub use check::{Invalid, Place, check};
 pub(crate) use check::{expect, quoted};
+pub use device::{driver_of, listens};
 
 /// File name of the API's socket inside the runtime directory.
 pub const API_SOCKET: &str = "api.sock";
@@ -25,7 +28,8 @@ pub fn socket_path(runtime_dir: &Path, socket: &str) -> PathBuf {
 }
 
 /// Brings a checked wanted state into the one spelling that everything else works with: the default
-/// segment is listed, every port names its segment or its trunk, MAC addresses are lower-case.
+/// segment is listed, every port names its segment or its trunk, an uplink its driver, a TAP port its interface,
+/// MAC addresses are lower-case.
 pub fn normalise(state: &mut WantedState) {
     if state.segment(DEFAULT_SEGMENT).is_none() {
         let default = SegmentSpec {
@@ -40,6 +44,13 @@ pub fn normalise(state: &mut WantedState) {
         }
         if let Some(mac) = &mut port.mac {
             mac.make_ascii_lowercase();
+        }
+        match port.kind {
+            PortKind::VhostUser => {}
+            PortKind::Uplink => port.driver = port.driver.or(Some(UplinkDriver::default())),
+            PortKind::Tap => {
+                port.interface.get_or_insert_with(|| port.name.clone());
+            }
         }
     }
 }

@@ -19,6 +19,9 @@ use crate::workers::Workers;
 
 /// Between two attempts to dial.
 const REDIAL: Duration = Duration::from_millis(200);
+/// Between two connections. A driver that died has a successor at once, but who hangs up again and again is not dialed
+/// without end.
+const RECONNECT: Duration = Duration::from_millis(20);
 /// Messages of one front end in a row, before others have their turn.
 const MESSAGES: usize = 64;
 
@@ -163,6 +166,8 @@ pub struct Attachment {
     open: Option<Open>,
     /// When to dial next; only of a client port that is not connected.
     dial_at: Option<Instant>,
+    /// When the last connection was made.
+    attached: Instant,
     reason: Option<String>,
     connections: u64,
     /// Reported last.
@@ -184,6 +189,7 @@ impl Attachment {
             listener,
             open: None,
             dial_at: client.then(Instant::now),
+            attached: Instant::now(),
             reason: None,
             connections: 0,
         }
@@ -245,6 +251,7 @@ impl Attachment {
             connection: Connection::new(socket)?,
             session: Session::new(offer(&self.config)),
         });
+        self.attached = Instant::now();
         self.dial_at = None;
         self.connections += 1;
         tracing::info!(port = self.config.name, "a front end connected");
@@ -336,7 +343,7 @@ impl Attachment {
             }
         }
         if self.config.role == Role::Client {
-            self.dial_at = Some(Instant::now() + REDIAL);
+            self.dial_at = Some(self.attached + RECONNECT);
         }
     }
 

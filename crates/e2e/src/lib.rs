@@ -2,13 +2,14 @@
 //!
 //! Everything started here dies with the test: each process gets a parent-death signal and its own process
 //! group, and is killed when its guard is dropped. On a failed test the guards print the end of each
-//! process's log. Nothing here needs root.
+//! process's log. Only network namespaces ([`netns`]) need root.
 //!
 //! The harness panics where a test would have to: it is test code, and its callers are `#[test]`s.
 
 pub mod agent;
 pub mod guest;
 pub mod lasthop;
+pub mod netns;
 pub mod numbered;
 pub mod paths;
 pub mod proc;

@@ -36,7 +36,7 @@ const WRONG: [(&str, &str, u32, &[&str]); 10] = [
     ("vlan = 10", "vlan = \"ten\"", 7, &["vlan"]),
     (
         "kind = \"vhost-user\"",
-        "kind = \"tap\"",
+        "kind = \"veth\"",
         11,
         &["kind", "vhost-user"],
     ),

@@ -7,11 +7,13 @@
 //! control dies   a new one is started at once (later and later if that goes on), with a new link to the
 //!                switch; the switch goes on meanwhile
 //! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
+//! driver dies    see [`drivers`]
 //! SIGTERM, SIGINT, SIGHUP   both are told to stop, sockets are removed, exit status 0
 //! we die         both get SIGKILL from the kernel
 //! ```
 
 mod child;
+mod drivers;
 mod sockets;
 
 use std::fs::File;
@@ -22,16 +24,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use api::v1::{SwitchSpec, Workers};
+use api::v1::{SwitchSpec, WantedState, Workers};
 use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
 use control::engine::Saved;
 use control::wanted::API_SOCKET;
+use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, MemfdFlags};
 
 use child::{Child, Kind};
+use drivers::Drivers;
 use sockets::Sockets;
 
 /// How long the others may take to end by themselves.
@@ -86,21 +90,24 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     let mut sockets = Sockets::new(runtime_dir.clone());
     let api = sockets.listen(API_SOCKET)?;
     for (at, port) in wanted.ports.iter().enumerate() {
-        if port.role == api::v1::Role::Server {
+        if control::wanted::listens(port) {
             let bound = sockets.listen(&port.socket);
             bound.map_err(|error| {
                 let expected = "a path where a socket can be made";
-                control::config::socket_error(&args.config, at, expected, &error.to_string())
+                let found = error.to_string();
+                control::config::port_error(&args.config, at, "socket", expected, &found)
             })?;
         }
     }
     sockets.settled();
+    let drivers = open_interfaces(&args.config, &wanted)?;
     let settings = settings_of(&wanted.switch);
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     let mut supervisor = Supervisor {
         runtime_dir,
         sockets,
+        drivers,
         api,
         state,
         counters: make_counters()?,
@@ -118,6 +125,19 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     drop(supervisor);
     drop(lock);
     Ok(done?)
+}
+
+/// Opens the interfaces of the configuration; the drivers are started when the switch asks for them.
+fn open_interfaces(config: &Path, wanted: &WantedState) -> Result<Drivers, Refusal> {
+    let mut drivers = Drivers::default();
+    let ports = (0..).map(PortId).zip(&wanted.ports);
+    let specs = ports.filter_map(|(id, port)| control::wanted::driver_of(port, id));
+    drivers.want(specs.collect()).map_err(|(name, found)| {
+        let at = wanted.ports.iter().position(|port| port.name == name);
+        let expected = "an interface that can be opened";
+        control::config::port_error(config, at.unwrap_or(0), "interface", expected, &found)
+    })?;
+    Ok(drivers)
 }
 
 /// Makes the runtime directory; its absolute path.
@@ -184,6 +204,7 @@ fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
 struct Supervisor {
     runtime_dir: PathBuf,
     sockets: Sockets,
+    drivers: Drivers,
     api: OwnedFd,
     state: StateFile,
     counters: OwnedFd,
@@ -231,6 +252,10 @@ impl Supervisor {
                 }
             }
             self.restart_dead()?;
+            for answer in self.drivers.turn() {
+                let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
+                self.reply(Kind::Switch, &answer.tell, &fds);
+            }
         }
     }
 
@@ -241,6 +266,7 @@ impl Supervisor {
             sources.extend(child.link().map(|fd| (Some(child.kind()), fd)));
             sources.extend(child.pidfd().map(|fd| (Some(child.kind()), fd)));
         }
+        sources.extend(self.drivers.sources().map(|fd| (None, fd)));
         let mut fds: Vec<_> = sources
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
@@ -252,6 +278,7 @@ impl Supervisor {
             .restart_at()
             .into_iter()
             .chain(control_due)
+            .chain(self.drivers.due())
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -272,10 +299,11 @@ impl Supervisor {
         Ok((happened(&fds[0]), heard.collect()))
     }
 
+    /// Control or the switch.
     fn child(&mut self, kind: Kind) -> &mut Child {
         match kind {
             Kind::Control => &mut self.control,
-            Kind::Switch => &mut self.switch,
+            _ => &mut self.switch,
         }
     }
 
@@ -292,6 +320,10 @@ impl Supervisor {
             }
             Ask::Unlisten { path } => self.sockets.unlisten(&path),
             Ask::Dial { port, path } => {
+                if self.drivers.dial(port, &path) {
+                    // Answered when the driver runs.
+                    return Ok(());
+                }
                 let (socket, error) = match self.sockets.dial(&path) {
                     Ok(socket) => (Some(socket), None),
                     Err(error) => (None, Some(error.to_string())),
@@ -303,6 +335,15 @@ impl Supervisor {
                 let processes = self.processes();
                 self.reply(kind, &Tell::Processes(processes), &[]);
             }
+            Ask::Drivers(specs) => {
+                let error = self.drivers.want(specs).err();
+                self.reply(kind, &Tell::Drivers { error }, &[]);
+            }
+            Ask::DriverStates => {
+                let states = self.drivers.states();
+                self.reply(kind, &Tell::DriverStates(states), &[]);
+            }
+            Ask::Pong(_) | Ask::DriverEnds { .. } => tracing::warn!("{kind} is no driver"),
         }
         Ok(())
     }
@@ -332,7 +373,9 @@ impl Supervisor {
             restarts: 0,
             uptime_ms: self.started.elapsed().as_millis() as u64,
         };
-        vec![own, self.control.info(), self.switch.info()]
+        let mut all = vec![own, self.control.info(), self.switch.info()];
+        all.extend(self.drivers.processes());
+        all
     }
 
     fn restart_dead(&mut self) -> io::Result<()> {
@@ -357,8 +400,9 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends both and waits for them.
+    /// Ends all and waits for them.
     fn stop(&mut self) {
+        self.drivers.stop();
         for child in [&self.control, &self.switch] {
             // One that is gone need not be told.
             let _ = child.tell(&Tell::Stop, &[]);

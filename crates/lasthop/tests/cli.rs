@@ -20,9 +20,9 @@ supervisor  running  100  1 h 1 min         0
 control     running  101  1 h 1 min         1
 switch      running  102  1 h 1 min         0
 
-PORT  STATE    SEGMENT         ROLE    QUEUES  RING      MEMORY  SOCKET    REASON
-vm1   faulted  blue            server     2/2  split  512.0 MiB  vm1.sock  queue 1: descriptor loop
-vm2   dialing  trunk blue,red  client     0/1  -            0 B  vm2.sock
+PORT  STATE    SEGMENT         KIND        ROLE    QUEUES  RING      MEMORY  SOCKET OR INTERFACE  REASON
+vm1   faulted  blue            vhost-user  server     2/2  split  512.0 MiB  vm1.sock             queue 1: descriptor loop
+vm2   dialing  trunk blue,red  vhost-user  client     0/1  -            0 B  vm2.sock
 ";
     assert_eq!(fake.prints("status"), text);
     let status = fake.json("status");
@@ -230,8 +230,14 @@ fn wrong_usage_is_2_and_says_why() {
         ("run", "--config <FILE>"),
         ("port add vm1 --socket a", "--kind <KIND>"),
         (
-            "port add vm1 --kind tap --socket a",
-            "possible values: vhost-user",
+            "port add vm1 --kind veth --socket a",
+            "possible values: vhost-user, uplink, tap",
+        ),
+        ("port add vm1 --kind vhost-user", "--socket <PATH>"),
+        ("port add up0 --kind uplink", "--interface <NAME>"),
+        (
+            "port add up0 --kind uplink --interface e --driver dpdk",
+            "possible values: auto, tap, packet, xdp",
         ),
         (
             "port add a/b --kind vhost-user --socket a",

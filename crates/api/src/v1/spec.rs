@@ -193,6 +193,10 @@ pub struct SegmentSpec {
 pub enum PortKind {
     /// A guest's virtio-net device over the vhost-user protocol.
     VhostUser,
+    /// An interface of the host that leads elsewhere; see [`UplinkDriver`].
+    Uplink,
+    /// An interface of the host that is made for the port, so that the host or a container takes part.
+    Tap,
 }
 
 impl PortKind {
@@ -200,6 +204,35 @@ impl PortKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::VhostUser => "vhost-user",
+            Self::Uplink => "uplink",
+            Self::Tap => "tap",
+        }
+    }
+}
+
+/// How the frames of an uplink are moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UplinkDriver {
+    /// What suits the interface: `tap` for a TAP device, else `packet`.
+    #[default]
+    Auto,
+    /// A TAP device; it is made where there is none.
+    Tap,
+    /// `AF_PACKET` sockets on any interface.
+    Packet,
+    /// `AF_XDP`; for now `packet`, with a warning.
+    Xdp,
+}
+
+impl UplinkDriver {
+    /// The driver as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tap => "tap",
+            Self::Packet => "packet",
+            Self::Xdp => "xdp",
         }
     }
 }
@@ -233,7 +266,8 @@ pub struct PortSpec {
     pub name: String,
     /// What kind of attachment it is.
     pub kind: PortKind,
-    /// Path of the unix socket; a relative one starts at the runtime directory.
+    /// Path of the unix socket; a relative one starts at the runtime directory. Empty for a port without one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
     /// Who opens the connection; Lasthop listens when nothing is said.
     #[serde(default)]
@@ -247,28 +281,52 @@ pub struct PortSpec {
     /// The segments of a trunk port, instead of `segment`: told apart by their VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
-    /// The guest's MAC address, informational.
+    /// The guest's MAC address, informational; a TAP port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
-    /// (virtio 1.3, 5.1.3); not offered without it.
+    /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// How the frames of an uplink are moved; [`UplinkDriver::Auto`] when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<UplinkDriver>,
+    /// The host's interface behind an uplink or a TAP port; a TAP port's has the port's name when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Address and prefix length of a TAP port's interface, like `10.0.0.1/24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The network namespace of the interface, by name or path; the one of Lasthop when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
 }
 
 impl PortSpec {
     /// A vhost-user port with every other field at its default.
     pub fn vhost_user(name: impl Into<String>, socket: impl Into<String>) -> Self {
         Self {
-            name: name.into(),
-            kind: PortKind::VhostUser,
             socket: socket.into(),
+            ..Self::new(name, PortKind::VhostUser)
+        }
+    }
+
+    /// A port with every other field at its default.
+    pub fn new(name: impl Into<String>, kind: PortKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            socket: String::new(),
             role: Role::default(),
             queues: one(),
             segment: None,
             trunk: None,
             mac: None,
             mtu: None,
+            driver: None,
+            interface: None,
+            address: None,
+            netns: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Poll, PortKind, PortSpec, Role};
+use super::{Poll, PortKind, PortSpec, Role, UplinkDriver};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct StatusDocument {
 /// One of Lasthop's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// What it is: `supervisor`, `control`, `switch`.
+    /// What it is: `supervisor`, `control`, `switch`, or `driver` and the name of its port.
     pub name: String,
     /// Whether it runs.
     pub state: ProcessState,
@@ -178,6 +178,23 @@ pub struct QueueFault {
     pub reason: String,
 }
 
+/// The process between a port and an interface of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverStatus {
+    /// How it moves frames: `tap` or `packet`; nothing while the interface is not open.
+    pub back_end: Option<String>,
+    /// Its process id while it runs.
+    pub pid: Option<u32>,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Frames that the interface did not take: it is down, full, or they are too long for it.
+    pub refused_by_interface: u64,
+    /// Frames of the interface that were too long for a buffer.
+    pub too_long: u64,
+    /// Why it does not run, or why it ended last.
+    pub reason: Option<String>,
+}
+
 /// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
@@ -203,6 +220,21 @@ pub struct PortStatus {
     pub mac: Option<String>,
     /// The MTU in bytes that is offered.
     pub mtu: Option<u16>,
+    /// The driver that was asked for, of an uplink.
+    #[serde(default)]
+    pub driver: Option<UplinkDriver>,
+    /// The host's interface, of an uplink or a TAP port.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// The address that the interface got.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// The network namespace of the interface.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// The driver process, of an uplink or a TAP port.
+    #[serde(default)]
+    pub driver_process: Option<DriverStatus>,
     /// Queue pairs that carry frames now.
     pub queue_pairs: u16,
     /// Layout of the queues, once negotiated.
@@ -230,6 +262,11 @@ impl PortStatus {
             trunk: spec.trunk.clone(),
             mac: spec.mac.clone(),
             mtu: spec.mtu,
+            driver: spec.driver,
+            interface: spec.interface.clone(),
+            address: spec.address.clone(),
+            netns: spec.netns.clone(),
+            driver_process: None,
             queue_pairs: 0,
             ring: None,
             features: Vec::new(),

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use api::v1::{Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
+use api::v1::{
+    Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers,
+};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -13,6 +15,29 @@ const SWITCH_KEYS: &[&str] = &["name", "poll", "workers"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
+];
+const UPLINK_KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "driver",
+    "interface",
+    "netns",
+    "queues",
+    "segment",
+    "trunk",
+    "mtu",
+];
+const TAP_KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "interface",
+    "address",
+    "netns",
+    "queues",
+    "segment",
+    "trunk",
+    "mac",
+    "mtu",
 ];
 
 /// An error with the byte offset of its place.
@@ -112,7 +137,7 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
     let default = SwitchSpec::default();
     Ok(SwitchSpec {
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
-        poll: table.poll()?,
+        poll: table.word("poll", expect::POLL, POLLS)?.unwrap_or_default(),
         workers: table.workers()?,
     })
 }
@@ -136,13 +161,19 @@ fn port(
     index: usize,
     lines: &mut Lines,
 ) -> Result<PortSpec, Fault> {
-    let mut table = Table::open(table, at, Place::Port(index), PORT_KEYS, lines)?;
+    let known = port_keys(table);
+    let mut table = Table::open(table, at, Place::Port(index), known, lines)?;
     let name = table.required("name", expect::NAME)?;
-    let PortKind::VhostUser = table.kind()?;
-    let socket = table.required("socket", expect::SOCKET)?;
-    let default = PortSpec::vhost_user(name, socket);
+    let kind = table.word("kind", expect::KIND, KINDS)?;
+    let kind = kind.ok_or_else(|| table.missing("kind", expect::KIND))?;
+    let socket = match kind {
+        PortKind::VhostUser => table.required("socket", expect::SOCKET)?,
+        PortKind::Uplink | PortKind::Tap => String::new(),
+    };
+    let default = PortSpec::new(name, kind);
     Ok(PortSpec {
-        role: table.role()?,
+        socket,
+        role: table.word("role", expect::ROLE, ROLES)?.unwrap_or_default(),
         queues: table
             .number("queues", expect::QUEUES)?
             .unwrap_or(default.queues),
@@ -150,9 +181,43 @@ fn port(
         trunk: table.list("trunk", expect::TRUNK)?,
         mac: table.text("mac", expect::MAC)?,
         mtu: table.number("mtu", expect::MTU)?,
+        driver: table.word("driver", expect::DRIVER, DRIVERS)?,
+        interface: table.text("interface", expect::INTERFACE)?,
+        address: table.text("address", expect::ADDRESS)?,
+        netns: table.text("netns", expect::NETNS)?,
         ..default
     })
 }
+
+/// The keys that a port of this kind may have.
+fn port_keys(table: &DeTable<'_>) -> &'static [&'static str] {
+    match table.get("kind").map(Spanned::get_ref) {
+        Some(DeValue::String(kind)) if kind == PortKind::Uplink.as_str() => UPLINK_KEYS,
+        Some(DeValue::String(kind)) if kind == PortKind::Tap.as_str() => TAP_KEYS,
+        _ => PORT_KEYS,
+    }
+}
+
+/// The values that are words, as the configuration spells them.
+const KINDS: &[(&str, PortKind)] = &[
+    (PortKind::VhostUser.as_str(), PortKind::VhostUser),
+    (PortKind::Uplink.as_str(), PortKind::Uplink),
+    (PortKind::Tap.as_str(), PortKind::Tap),
+];
+const ROLES: &[(&str, Role)] = &[
+    (Role::Server.as_str(), Role::Server),
+    (Role::Client.as_str(), Role::Client),
+];
+const POLLS: &[(&str, Poll)] = &[
+    (Poll::Adaptive.as_str(), Poll::Adaptive),
+    (Poll::Always.as_str(), Poll::Always),
+];
+const DRIVERS: &[(&str, UplinkDriver)] = &[
+    (UplinkDriver::Auto.as_str(), UplinkDriver::Auto),
+    (UplinkDriver::Tap.as_str(), UplinkDriver::Tap),
+    (UplinkDriver::Packet.as_str(), UplinkDriver::Packet),
+    (UplinkDriver::Xdp.as_str(), UplinkDriver::Xdp),
+];
 
 /// One table being read: finds values by key, checks types, notes offsets.
 struct Table<'t, 'i> {
@@ -220,12 +285,18 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// A string that must be there.
     fn required(&mut self, key: &'static str, expected: &str) -> Result<String, Fault> {
-        self.text(key, expected)?.ok_or_else(|| Fault {
+        self.text(key, expected)?
+            .ok_or_else(|| self.missing(key, expected))
+    }
+
+    /// A key that must be there and is not.
+    fn missing(&self, key: &str, expected: &str) -> Fault {
+        Fault {
             offset: self.offset,
             key: self.place.key(key),
             expected: expected.to_owned(),
             found: "no such key".to_owned(),
-        })
+        }
     }
 
     /// A number, if the key is there. One that is far out of every range is refused here.
@@ -258,34 +329,25 @@ impl<'t, 'i> Table<'t, 'i> {
         array.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
 
-    /// The kind of a port, which must be there.
-    fn kind(&mut self) -> Result<PortKind, Fault> {
-        let text = self.required("kind", expect::KIND)?;
-        match text == PortKind::VhostUser.as_str() {
-            true => Ok(PortKind::VhostUser),
-            false => Err(self.unknown_word("kind", expect::KIND, &text)),
-        }
-    }
-
-    /// The role of a port; Lasthop listens when nothing is said.
-    fn role(&mut self) -> Result<Role, Fault> {
-        let text = self.text("role", expect::ROLE)?;
-        match text.as_deref() {
-            None => Ok(Role::default()),
-            Some("server") => Ok(Role::Server),
-            Some("client") => Ok(Role::Client),
-            Some(other) => Err(self.unknown_word("role", expect::ROLE, other)),
-        }
-    }
-
-    /// Whether workers may sleep; they may when nothing is said.
-    fn poll(&mut self) -> Result<Poll, Fault> {
-        let text = self.text("poll", expect::POLL)?;
-        match text.as_deref() {
-            None => Ok(Poll::default()),
-            Some("adaptive") => Ok(Poll::Adaptive),
-            Some("always") => Ok(Poll::Always),
-            Some(other) => Err(self.unknown_word("poll", expect::POLL, other)),
+    /// One of a few words, if the key is there.
+    fn word<T: Copy>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, Fault> {
+        let Some(text) = self.text(key, expected)? else {
+            return Ok(None);
+        };
+        let found = words.iter().find(|(word, _)| *word == text);
+        match found {
+            Some((_, value)) => Ok(Some(*value)),
+            None => Err(Fault {
+                offset: self.lines.find(self.place, key, None),
+                key: self.place.key(key),
+                expected: expected.to_owned(),
+                found: quoted(&text),
+            }),
         }
     }
 
@@ -299,16 +361,6 @@ impl<'t, 'i> Table<'t, 'i> {
                 let count = self.number(KEY, expect::WORKERS)?;
                 Ok(count.map_or(Workers::Auto, Workers::Count))
             }
-        }
-    }
-
-    /// A string that is none of the words that it may be.
-    fn unknown_word(&self, key: &'static str, expected: &str, found: &str) -> Fault {
-        Fault {
-            offset: self.lines.find(self.place, key, None),
-            key: self.place.key(key),
-            expected: expected.to_owned(),
-            found: quoted(found),
         }
     }
 }

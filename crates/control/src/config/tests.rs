@@ -6,6 +6,8 @@ use api::v1::{Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Worker
 
 use super::*;
 
+mod devices;
+
 /// A line that starts every port of these tests, so that one line says what is special.
 const PORT: &str = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n";
 
@@ -162,7 +164,7 @@ fn keys() {
         ),
         (
             "\n[[port]]\nname = \"a\"\nsocket = \"a\"\n",
-            "2: port.kind: expected \"vhost-user\", found no such key",
+            "2: port.kind: expected \"vhost-user\", \"uplink\" or \"tap\", found no such key",
         ),
         (
             "\n\n[[port]]\nname = \"a\"\nkind = \"vhost-user\"\n",
@@ -344,8 +346,8 @@ fn ports() {
              A-Z a-z 0-9 _ . -, found \"..\"",
         ),
         (
-            "[[port]]\nname = \"vm2\"\nkind = \"tap\"\nsocket = \"b\"",
-            "7: port.kind: expected \"vhost-user\", found \"tap\"",
+            "[[port]]\nname = \"vm2\"\nkind = \"veth\"\nsocket = \"b\"",
+            "7: port.kind: expected \"vhost-user\", \"uplink\" or \"tap\", found \"veth\"",
         ),
     ]);
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use api::v1::{PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
+use api::v1::{PortKind, PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
+use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
 use channel::switching::{self, Order, PortConfig, PortState};
 use policy::{Model, PortMode, Program, Segment};
@@ -18,14 +19,19 @@ const LOTS: usize = 64;
 
 /// What the switch is to know of a wanted port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
+    let (socket, role) = match (spec.kind, spec.role) {
+        // The switch dials, and the supervisor answers with a driver.
+        (PortKind::Uplink | PortKind::Tap, _) => {
+            (driving::address(&spec.name), switching::Role::Client)
+        }
+        (PortKind::VhostUser, Role::Server) => (spec.socket.clone(), switching::Role::Server),
+        (PortKind::VhostUser, Role::Client) => (spec.socket.clone(), switching::Role::Client),
+    };
     PortConfig {
         id,
         name: spec.name.clone(),
-        socket: spec.socket.clone(),
-        role: match spec.role {
-            Role::Server => switching::Role::Server,
-            Role::Client => switching::Role::Client,
-        },
+        socket,
+        role,
         queues: spec.queues,
         mtu: spec.mtu,
         mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
@@ -55,6 +61,7 @@ impl Engine {
             let id = self.saved.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
+        self.claim_interfaces(&specs)?;
         let claimed = self.claim_sockets(configs.values())?;
         let done = self.reconcile_ports(configs);
         for path in claimed {
@@ -65,6 +72,18 @@ impl Engine {
         done?;
         self.publish()?;
         self.save().map_err(unavailable)
+    }
+
+    /// Opens the interfaces that are not open yet, so that one which cannot be had is known before anything else is
+    /// changed. The supervisor keeps them.
+    fn claim_interfaces(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
+        let mut drivers = Vec::new();
+        for spec in specs {
+            let id = self.saved.port_id(&spec.name);
+            drivers.extend(wanted::driver_of(spec, id));
+        }
+        let had = self.supervisor.drivers(drivers).map_err(unavailable)?;
+        had.map_err(|(_, reason)| Problem::conflict("interface", reason))
     }
 
     /// Whether a port of the switch listens there.
@@ -297,17 +316,33 @@ impl Engine {
 
     fn port_status(&mut self, name: &str) -> Result<PortStatus, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let found = self.statuses(&states).into_iter().find(|p| p.name == name);
+        let drivers = self.driver_states()?;
+        let found = self.statuses(&states, &drivers);
+        let found = found.into_iter().find(|p| p.name == name);
         found.ok_or_else(|| Problem::no_such_port(name))
     }
 
+    /// How the drivers are. Without one nobody is asked.
+    pub(super) fn driver_states(&mut self) -> Result<Vec<DriverState>, Problem> {
+        let needs_one = |port: &PortSpec| port.kind != PortKind::VhostUser;
+        match self.saved.wanted.ports.iter().any(needs_one) {
+            true => self.supervisor.driver_states().map_err(unavailable),
+            false => Ok(Vec::new()),
+        }
+    }
+
     /// All wanted ports, in the operator's order.
-    pub(super) fn statuses(&self, states: &[PortState]) -> Vec<PortStatus> {
+    pub(super) fn statuses(
+        &self,
+        states: &[PortState],
+        drivers: &[DriverState],
+    ) -> Vec<PortStatus> {
         let wanted = self.saved.wanted.ports.iter();
         wanted
             .map(|spec| {
                 let state = states.iter().find(|s| s.config.name == spec.name);
-                documents::port_status(spec, state)
+                let driver = drivers.iter().find(|d| d.name == spec.name);
+                documents::port_status(spec, state, driver)
             })
             .collect()
     }

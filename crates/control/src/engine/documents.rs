@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats, PortStatus,
-    PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
-    StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    DriverStatus, FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats,
+    PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat,
+    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
 };
+use channel::driving::DriverState;
 use channel::supervision::ProcessInfo;
 use channel::switching::{PortPhase, PortState};
 use policy::SegmentId;
@@ -64,7 +65,29 @@ fn api_state(phase: PortPhase) -> ApiState {
 }
 
 /// One port: what is wanted, and how the switch says it is.
-pub(super) fn port_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
+pub(super) fn port_status(
+    spec: &PortSpec,
+    state: Option<&PortState>,
+    driver: Option<&DriverState>,
+) -> PortStatus {
+    let mut status = guest_status(spec, state);
+    status.driver_process = driver.map(driver_status);
+    status
+}
+
+fn driver_status(state: &DriverState) -> DriverStatus {
+    DriverStatus {
+        back_end: state.back_end.map(|b| b.as_str().to_owned()),
+        pid: state.pid,
+        restarts: state.restarts.into(),
+        refused_by_interface: state.refused.by_interface,
+        too_long: state.refused.too_long,
+        reason: state.reason.clone(),
+    }
+}
+
+/// A port as the switch sees it.
+fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
     let Some(state) = state else {
         return PortStatus::new(spec, ApiState::Starting);
     };
@@ -156,6 +179,7 @@ impl Engine {
     pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
         let processes = self.supervisor.processes().map_err(unavailable)?;
+        let drivers = self.driver_states()?;
         let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
         let wanted = &self.saved.wanted;
         let members = |name: &str| {
@@ -188,7 +212,7 @@ impl Engine {
                     ports: members(&s.name),
                 })
                 .collect(),
-            ports: self.statuses(&states),
+            ports: self.statuses(&states, &drivers),
         })
     }
 
@@ -200,7 +224,8 @@ impl Engine {
 
     pub(super) fn port_list(&mut self) -> Result<PortsDocument, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
-        let ports = self.statuses(&states);
+        let drivers = self.driver_states()?;
+        let ports = self.statuses(&states, &drivers);
         Ok(PortsDocument { ports })
     }
 

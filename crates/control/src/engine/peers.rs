@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use channel::driving::{DriverSpec, DriverState};
 use channel::link::{Link, Received};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
@@ -241,6 +242,31 @@ impl SupervisorPeer {
     pub(super) fn unlisten(&self, path: &str) -> io::Result<()> {
         let path = path.to_owned();
         self.link.send(&Ask::Unlisten { path }, &[])
+    }
+
+    /// Has these drivers and no others.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent; or, inside, the first port whose interface cannot be had, and why.
+    pub(super) fn drivers(
+        &mut self,
+        wanted: Vec<DriverSpec>,
+    ) -> io::Result<Result<(), (String, String)>> {
+        self.ask(&Ask::Drivers(wanted), |tell, _| match tell {
+            Tell::Drivers { error } => Some(error.map_or(Ok(()), Err)),
+            _ => None,
+        })
+    }
+
+    /// How the drivers are.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent.
+    pub(super) fn driver_states(&mut self) -> io::Result<Vec<DriverState>> {
+        self.ask(&Ask::DriverStates, |tell, _| match tell {
+            Tell::DriverStates(states) => Some(states),
+            _ => None,
+        })
     }
 
     /// How the processes are.

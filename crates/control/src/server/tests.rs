@@ -293,10 +293,10 @@ async fn wrong_requests_get_problems() {
         (
             "POST",
             "/v1/ports",
-            r#"{"name":"a","kind":"tap","socket":"a"}"#,
+            r#"{"name":"a","kind":"veth","socket":"a"}"#,
             422,
             Some("kind"),
-            "expected `vhost-user`",
+            "expected one of `vhost-user`, `uplink`, `tap`",
         ),
         (
             "POST",

@@ -6,10 +6,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, Workers, parse_mac,
-    valid_name,
+    DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, Workers,
+    parse_mac, valid_name,
 };
 
+use super::device::{device, place_of_interface};
 use super::{API_SOCKET, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
@@ -29,7 +30,12 @@ pub(crate) mod expect {
     pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
     pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
-    pub(crate) const KIND: &str = "\"vhost-user\"";
+    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
+    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
+    pub(crate) const INTERFACE: &str =
+        "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
+    pub(crate) const ADDRESS: &str = "an address with its prefix length like \"10.0.0.1/24\"";
+    pub(crate) const NETNS: &str = "the name or the path of a network namespace";
     pub(crate) const SOCKET: &str = "the path of a socket";
     pub(crate) const ROLE: &str = "\"server\" or \"client\"";
     pub(crate) const QUEUES: &str = "an integer from 1 to 64";
@@ -129,11 +135,11 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
 
 /// A key at a place, to blame.
 #[derive(Clone, Copy)]
-struct At(Place, &'static str);
+pub(super) struct At(pub(super) Place, pub(super) &'static str);
 
 impl At {
     /// Blames this key.
-    fn wrong(self, expected: impl Into<String>, found: impl Into<String>) -> Invalid {
+    pub(super) fn wrong(self, expected: impl Into<String>, found: impl Into<String>) -> Invalid {
         Invalid {
             place: self.0,
             key: self.1,
@@ -203,6 +209,7 @@ fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
 fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     let mut names = HashMap::new();
     let mut sockets = HashMap::new();
+    let mut interfaces = HashMap::new();
     for (i, port) in state.ports.iter().enumerate() {
         let place = Place::Port(i);
         let at = At(place, "name");
@@ -211,14 +218,23 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
             let found = format!("{} a second time", quoted(&port.name));
             return Err(at.taken("a name that no other port has", found));
         }
-        let path = socket(At(place, "socket"), &port.socket, runtime_dir)?;
-        if let Some(first) = sockets.insert(path, &port.name) {
-            let found = format!(
-                "{}, the socket of port {}",
-                quoted(&port.socket),
-                quoted(first)
-            );
-            return Err(At(place, "socket").taken("a socket that no other port has", found));
+        device(place, port)?;
+        if port.kind == PortKind::VhostUser {
+            let at = At(place, "socket");
+            let path = socket(at, &port.socket, runtime_dir)?;
+            if let Some(first) = sockets.insert(path, &port.name) {
+                let (own, first) = (quoted(&port.socket), quoted(first));
+                let found = format!("{own}, the socket of port {first}");
+                return Err(at.taken("a socket that no other port has", found));
+            }
+        }
+        if let Some(interface) = place_of_interface(port)
+            && let Some(first) = interfaces.insert(interface, &port.name)
+        {
+            let (own, first) = (quoted(interface.0), quoted(first));
+            let found = format!("{own}, the interface of port {first}");
+            let at = At(place, "interface");
+            return Err(at.taken("an interface that no other port has", found));
         }
         numbers(place, port)?;
         membership(place, port, state)?;

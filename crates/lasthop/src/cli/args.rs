@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role};
+use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -115,9 +115,21 @@ pub(super) struct Add {
     /// What kind of attachment it is
     #[arg(long, value_enum)]
     kind: Kind,
-    /// The socket; a relative path starts at the runtime directory
-    #[arg(long, value_name = "PATH")]
-    socket: String,
+    /// The socket of a vhost-user port; a relative path starts at the runtime directory
+    #[arg(long, value_name = "PATH", required_if_eq("kind", "vhost-user"))]
+    socket: Option<String>,
+    /// The host's interface behind an uplink or a TAP port
+    #[arg(long, value_name = "NAME", required_if_eq("kind", "uplink"))]
+    interface: Option<String>,
+    /// How the frames of an uplink are moved
+    #[arg(long, value_enum)]
+    driver: Option<DriverArg>,
+    /// Address of a TAP port's interface, like 10.0.0.1/24
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Network namespace of the interface, a name or a path
+    #[arg(long, value_name = "NETNS")]
+    netns: Option<String>,
     /// Make it an access port of this segment, which else is "default"
     #[arg(long, value_name = "SEGMENT", conflicts_with = "trunk")]
     segment: Option<String>,
@@ -130,10 +142,10 @@ pub(super) struct Add {
     /// Who opens the connection: Lasthop is the server or the client
     #[arg(long, value_enum, default_value = "server")]
     role: RoleArg,
-    /// The guest's MAC address, informational
+    /// The guest's MAC address, informational; that of a TAP port's interface
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
-    /// The MTU that the guest is offered, in bytes
+    /// The MTU that the guest is offered, and that of a TAP port's interface, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
     #[command(flatten)]
@@ -146,13 +158,17 @@ impl Add {
         PortSpec {
             name: self.name.clone(),
             kind: self.kind.into(),
-            socket: self.socket.clone(),
+            socket: self.socket.clone().unwrap_or_default(),
             role: self.role.into(),
             queues: self.queues,
             segment: self.segment.clone(),
             trunk: self.trunk.clone(),
             mac: self.mac.clone(),
             mtu: self.mtu,
+            driver: self.driver.map(UplinkDriver::from),
+            interface: self.interface.clone(),
+            address: self.address.clone(),
+            netns: self.netns.clone(),
         }
     }
 }
@@ -272,12 +288,41 @@ impl Fdb {
 enum Kind {
     /// A guest's virtio-net device over the vhost-user protocol
     VhostUser,
+    /// An interface of the host that leads elsewhere
+    Uplink,
+    /// An interface of the host that is made for the port
+    Tap,
 }
 
 impl From<Kind> for PortKind {
     fn from(kind: Kind) -> Self {
         match kind {
             Kind::VhostUser => Self::VhostUser,
+            Kind::Uplink => Self::Uplink,
+            Kind::Tap => Self::Tap,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DriverArg {
+    /// What suits the interface
+    Auto,
+    /// A TAP device
+    Tap,
+    /// AF_PACKET sockets, on any interface
+    Packet,
+    /// AF_XDP; for now packet, with a warning
+    Xdp,
+}
+
+impl From<DriverArg> for UplinkDriver {
+    fn from(driver: DriverArg) -> Self {
+        match driver {
+            DriverArg::Auto => Self::Auto,
+            DriverArg::Tap => Self::Tap,
+            DriverArg::Packet => Self::Packet,
+            DriverArg::Xdp => Self::Xdp,
         }
     }
 }

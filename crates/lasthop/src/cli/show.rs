@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::v1::{
-    FdbDocument, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
+    DriverStatus, FdbDocument, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
     StatusDocument, SwitchStatus, Traffic,
 };
 
@@ -72,11 +72,12 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
         Text("PORT"),
         Text("STATE"),
         Text("SEGMENT"),
+        Text("KIND"),
         Text("ROLE"),
         Number("QUEUES"),
         Text("RING"),
         Number("MEMORY"),
-        Text("SOCKET"),
+        Text("SOCKET OR INTERFACE"),
         Text("REASON"),
     ];
     let row = |port: &PortStatus| {
@@ -84,12 +85,13 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
             port.name.clone(),
             port.state.as_str().to_owned(),
             membership(port),
-            port.role.as_str().to_owned(),
+            port.kind.as_str().to_owned(),
+            role(port),
             format!("{}/{}", port.queue_pairs, port.queues),
             or_none(port.ring.map(|ring| ring.as_str().to_owned())),
             bytes(port.memory_bytes),
-            port.socket.clone(),
-            port.reason.clone().unwrap_or_default(),
+            far_end(port),
+            reason(port).unwrap_or_default(),
         ]
     };
     let rows: Vec<_> = ports.iter().map(row).collect();
@@ -109,10 +111,17 @@ pub(super) fn port(port: &PortStatus) -> String {
     let mut lines = vec![
         ("port", port.name.clone()),
         ("state", port.state.as_str().to_owned()),
-        ("reason", or_none(port.reason.clone())),
+        ("reason", or_none(reason(port))),
         ("kind", port.kind.as_str().to_owned()),
-        ("socket", port.socket.clone()),
-        ("role", port.role.as_str().to_owned()),
+    ];
+    lines.extend(match &port.driver_process {
+        None => vec![
+            ("socket", port.socket.clone()),
+            ("role", port.role.as_str().to_owned()),
+        ],
+        Some(driver) => interface(port, driver),
+    });
+    lines.extend([
         ("segment", membership(port)),
         ("mac", or_none(port.mac.clone())),
         ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
@@ -126,9 +135,50 @@ pub(super) fn port(port: &PortStatus) -> String {
         ),
         ("memory", bytes(port.memory_bytes)),
         ("features", features),
-    ];
+    ]);
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     facts(&lines)
+}
+
+/// What is behind a port with a driver, and how that is.
+fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, String)> {
+    let asked = port.driver.map(|d| d.as_str().to_owned());
+    let process = match driver.pid {
+        Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
+        None => format!("none, {} restarts", driver.restarts),
+    };
+    let refused = format!(
+        "{} by the interface, {} too long",
+        count(driver.refused_by_interface),
+        count(driver.too_long)
+    );
+    vec![
+        ("interface", or_none(port.interface.clone())),
+        ("netns", or_none(port.netns.clone())),
+        ("address", or_none(port.address.clone())),
+        ("driver", or_none(asked.or(driver.back_end.clone()))),
+        ("back end", or_none(driver.back_end.clone())),
+        ("process", process),
+        ("refused", refused),
+    ]
+}
+
+/// Who dials of a guest's port; what a driver moves frames with.
+fn role(port: &PortStatus) -> String {
+    match &port.driver_process {
+        None => port.role.as_str().to_owned(),
+        Some(driver) => or_none(driver.back_end.clone()),
+    }
+}
+
+fn far_end(port: &PortStatus) -> String {
+    port.interface.clone().unwrap_or(port.socket.clone())
+}
+
+/// Why a port is in its state; of a driver, what it said itself.
+fn reason(port: &PortStatus) -> Option<String> {
+    let driver = port.driver_process.as_ref().and_then(|d| d.reason.clone());
+    driver.or(port.reason.clone())
 }
 
 /// What came of `lasthop port add` and `port set`.

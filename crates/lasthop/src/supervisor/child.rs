@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Control,
     /// Forwards.
     Switch,
+    /// Moves frames between an interface and the switch.
+    Driver,
 }
 
 impl Kind {
@@ -33,6 +35,7 @@ impl Kind {
         match self {
             Kind::Control => "lasthop-control",
             Kind::Switch => "lasthop-switch",
+            Kind::Driver => "lasthop-driver",
         }
     }
 }
@@ -42,6 +45,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Control => "control",
             Kind::Switch => "switch",
+            Kind::Driver => "driver",
         })
     }
 }

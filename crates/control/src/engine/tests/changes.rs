@@ -1,6 +1,7 @@
 //! Ports that are added, changed and removed at run time.
 
-use api::v1::{PortPatch, PortState, Role};
+use ::port::PortId;
+use api::v1::{PortKind, PortPatch, PortSpec, PortState, Role};
 
 use super::world::{World, flood, key, port, to};
 use crate::engine::Engine;
@@ -181,4 +182,46 @@ fn what_is_wrong_with_a_request_changes_nothing() {
     assert_eq!(engine.set_port("vm0", &green).unwrap_err().status, 422);
     assert_eq!(engine.set_port("vm9", &green).unwrap_err().status, 404);
     assert_eq!(world.orders(), [""; 0]);
+}
+
+#[test]
+fn a_port_with_a_driver_is_opened_dialed_and_shown() {
+    let (world, mut engine) = world();
+    let up = PortSpec {
+        interface: Some("eth0".to_owned()),
+        ..PortSpec::new("up", PortKind::Uplink)
+    };
+    world.supervisor().taken.insert("eth0".to_owned());
+    let problem = engine.add_port(up.clone()).unwrap_err();
+    assert_eq!(
+        (problem.status, problem.field.as_deref()),
+        (409, Some("interface"))
+    );
+    assert!(problem.detail.contains("eth0: busy"), "{problem}");
+    assert_eq!(world.orders(), [""; 0], "not even for a moment");
+    assert!(world.supervisor().drivers.is_empty());
+
+    world.supervisor().taken.clear();
+    let status = engine.add_port(up).unwrap();
+    assert_eq!(world.orders(), ["add 2 up", "program 2"]);
+    assert_eq!(world.listening(&mut engine).len(), 2, "it has no socket");
+    assert_eq!(status.state, PortState::Dialing);
+    let driver = status.driver_process.expect("how its driver is");
+    assert_eq!(driver.back_end.as_deref(), Some("packet"));
+    assert_eq!((driver.pid, driver.restarts), (Some(20), 1));
+    assert_eq!((driver.refused_by_interface, driver.too_long), (3, 4));
+    let wanted = world.supervisor().drivers.clone();
+    assert_eq!((wanted[0].port, wanted.len()), (PortId(2), 1));
+    {
+        let switch = world.switch();
+        let config = &switch.ports[&PortId(2)];
+        assert_eq!(config.socket, channel::driving::address("up"));
+    }
+    assert!(
+        engine.status().unwrap().ports[0].driver_process.is_none(),
+        "a guest's"
+    );
+
+    engine.remove_port("up").unwrap();
+    assert!(world.supervisor().drivers.is_empty());
 }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{PortSpec, SegmentSpec, WantedState};
+use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
@@ -277,7 +278,8 @@ fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
 #[derive(Default)]
 pub(super) struct Supervisor {
     pub(super) listening: BTreeSet<String>,
-    /// Paths that somebody else has.
+    pub(super) drivers: Vec<DriverSpec>,
+    /// Paths and interfaces that somebody else has.
     pub(super) taken: BTreeSet<String>,
     pub(super) ready: u32,
     pub(super) silent: bool,
@@ -308,12 +310,39 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 (Tell::Listening { path, error: None }, Some(fd))
             }
             Ask::Processes => (Tell::Processes(processes()), None),
-            Ask::Dial { .. } => panic!("control does not dial"),
+            Ask::Drivers(specs) => {
+                let bad = |s: &&DriverSpec| supervisor.taken.contains(&s.device.interface);
+                let reason = |s: &DriverSpec| format!("interface {}: busy", s.device.interface);
+                let error = specs.iter().find(bad).map(|s| (s.name.clone(), reason(s)));
+                if error.is_none() {
+                    supervisor.drivers = specs;
+                }
+                (Tell::Drivers { error }, None)
+            }
+            Ask::DriverStates => {
+                let states = supervisor.drivers.iter().map(driver_state).collect();
+                (Tell::DriverStates(states), None)
+            }
+            other => panic!("control does not say {other:?}"),
         };
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
         if link.send(&answer, &fds).is_err() {
             return;
         }
+    }
+}
+
+fn driver_state(spec: &DriverSpec) -> DriverState {
+    DriverState {
+        name: spec.name.clone(),
+        back_end: Some(BackEnd::Packet),
+        pid: Some(20),
+        restarts: 1,
+        refused: Refused {
+            by_interface: 3,
+            too_long: 4,
+        },
+        reason: None,
     }
 }
 

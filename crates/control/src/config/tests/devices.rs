@@ -1,0 +1,163 @@
+//! Ports with an interface of the host behind them.
+
+use api::v1::{PortKind, UplinkDriver};
+use channel::driving::Choice;
+use port::PortId;
+
+use super::*;
+
+fn tap(lines: &str) -> String {
+    format!("[[port]]\nname = \"t0\"\nkind = \"tap\"\n{lines}\n")
+}
+
+fn uplink(lines: &str) -> String {
+    format!("[[port]]\nname = \"up\"\nkind = \"uplink\"\n{lines}\n")
+}
+
+#[test]
+fn what_is_said_is_wanted() {
+    let text = format!(
+        "[[segment]]\nname = \"blue\"\nvlan = 10\n{}{}{}",
+        uplink("interface = \"eth0\"\ntrunk = [\"blue\", \"default\"]\nqueues = 4\nmtu = 9000"),
+        tap("address = \"10.0.0.1/24\"\nnetns = \"red\"\nmac = \"02:00:00:00:00:0A\"\nmtu = 1400"),
+        tap("").replace("t0", "t1"),
+    );
+    let state = read(&text).unwrap();
+    let up = PortSpec {
+        queues: 4,
+        trunk: Some(vec!["blue".to_owned(), "default".to_owned()]),
+        mtu: Some(9000),
+        driver: Some(UplinkDriver::Auto),
+        interface: Some("eth0".to_owned()),
+        ..PortSpec::new("up", PortKind::Uplink)
+    };
+    let t0 = PortSpec {
+        segment: Some("default".to_owned()),
+        mac: Some("02:00:00:00:00:0a".to_owned()),
+        mtu: Some(1400),
+        interface: Some("t0".to_owned()),
+        address: Some("10.0.0.1/24".to_owned()),
+        netns: Some("red".to_owned()),
+        ..PortSpec::new("t0", PortKind::Tap)
+    };
+    let t1 = PortSpec {
+        segment: Some("default".to_owned()),
+        interface: Some("t1".to_owned()),
+        ..PortSpec::new("t1", PortKind::Tap)
+    };
+    assert_eq!(state.ports, [up.clone(), t0.clone(), t1]);
+    assert!(!state.ports.iter().any(wanted::listens));
+
+    let driver = wanted::driver_of(&up, PortId(7)).unwrap();
+    assert_eq!((driver.port, driver.name.as_str()), (PortId(7), "up"));
+    assert_eq!(
+        (driver.device.choice, driver.device.own),
+        (Choice::Auto, false)
+    );
+    assert_eq!((driver.device.mtu, driver.device.queues), (None, 4));
+    let driver = wanted::driver_of(&t0, PortId(0)).unwrap().device;
+    assert_eq!((driver.choice, driver.own), (Choice::Tap, true));
+    assert_eq!(driver.address, Some(([10, 0, 0, 1].into(), 24)));
+    assert_eq!(
+        (driver.mtu, driver.mac),
+        (Some(1400), Some([2, 0, 0, 0, 0, 10]))
+    );
+    let guest = PortSpec::vhost_user("vm1", "vm1.sock");
+    assert_eq!(wanted::driver_of(&guest, PortId(0)), None);
+}
+
+#[test]
+fn what_is_wrong_has_its_place() {
+    let interface = "expected the name of an interface: 1 to 15 characters without blanks, \
+                     \"/\", \":\" and \"%\"";
+    let table = [
+        (uplink(""), format!("1: port.interface: {interface}, found no such key")),
+        (uplink("interface = \"\""), format!("4: port.interface: {interface}, found \"\"")),
+        (uplink("interface = 7"), format!("4: port.interface: {interface}, found 7")),
+        (
+            uplink("interface = \"a-name-of-16-chr\""),
+            format!("4: port.interface: {interface}, found \"a-name-of-16-chr\""),
+        ),
+        (
+            tap("").replace("t0", "a-name-of-16-chr"),
+            format!("1: port.interface: {interface}, found \"a-name-of-16-chr\", the port's name"),
+        ),
+        (tap("interface = \"a/b\""), format!("4: port.interface: {interface}, found \"a/b\"")),
+        (
+            uplink("interface = \"e\"\ndriver = \"dpdk\""),
+            "5: port.driver: expected \"tap\", \"packet\", \"xdp\" or \"auto\", found \"dpdk\"".to_owned(),
+        ),
+        (
+            uplink("interface = \"e\"\nsegment = \"default\"\ntrunk = [\"default\"]"),
+            "6: port.trunk: expected either a segment or a trunk, found both".to_owned(),
+        ),
+        (
+            tap("driver = \"tap\""),
+            "4: port.driver: expected one of the keys name, kind, interface, address, netns, queues, segment, \
+             trunk, mac, mtu, found the unknown key \"driver\""
+                .to_owned(),
+        ),
+        (
+            uplink("interface = \"e\"\nsocket = \"s\""),
+            "5: port.socket: expected one of the keys name, kind, driver, interface, netns, queues, segment, \
+             trunk, mtu, found the unknown key \"socket\""
+                .to_owned(),
+        ),
+        (
+            tap("address = \"10.0.0.1\""),
+            "4: port.address: expected an address with its prefix length like \"10.0.0.1/24\", \
+             found \"10.0.0.1\""
+                .to_owned(),
+        ),
+        (
+            tap("netns = \"\""),
+            "4: port.netns: expected the name or the path of a network namespace, found \"\"".to_owned(),
+        ),
+        (
+            tap("") + &uplink("interface = \"t0\""),
+            "8: port.interface: expected an interface that no other port has, \
+             found \"t0\", the interface of port \"t0\""
+                .to_owned(),
+        ),
+        (tap("queues = 0"), "4: port.queues: expected an integer from 1 to 64, found 0".to_owned()),
+    ];
+    for (text, message) in table {
+        assert_eq!(wrong(&text), message, "{text}");
+    }
+    // The same name elsewhere is another interface.
+    let elsewhere = tap("") + &uplink("interface = \"t0\"\nnetns = \"red\"");
+    read(&elsewhere).unwrap();
+}
+
+#[test]
+fn a_request_may_not_mix_kinds() {
+    let dir = Path::new("/run/lasthop");
+    let refused = |port: PortSpec| {
+        let state = WantedState::default();
+        let problem = wanted::add_port(&state, port, dir).unwrap_err();
+        (problem.field.unwrap(), problem.detail)
+    };
+    let tap = PortSpec::new("t0", PortKind::Tap);
+    let socket = PortSpec {
+        socket: "s".to_owned(),
+        ..tap.clone()
+    };
+    let detail = "expected no socket with kind \"tap\", found \"s\"";
+    assert_eq!(refused(socket), ("socket".to_owned(), detail.to_owned()));
+    let role = PortSpec {
+        role: Role::Client,
+        ..tap.clone()
+    };
+    assert_eq!(refused(role).0, "role");
+    let driver = PortSpec {
+        driver: Some(UplinkDriver::Tap),
+        ..tap
+    };
+    assert_eq!(refused(driver).0, "driver");
+    let guest = PortSpec {
+        interface: Some("e".to_owned()),
+        ..PortSpec::vhost_user("vm1", "vm1.sock")
+    };
+    assert_eq!(refused(guest).0, "interface");
+    assert_eq!(refused(PortSpec::vhost_user("vm1", "")).0, "socket");
+}

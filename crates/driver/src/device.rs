@@ -1,0 +1,217 @@
+//! Opening the interface behind a port: the part that needs rights, done by the supervisor.
+//!
+//! The supervisor keeps what it opened and gives a copy to each driver process. So an own interface, its addresses and
+//! the connections of the host over it outlive a driver that dies, and a driver needs no right at all.
+
+mod interface;
+mod packet;
+mod tap;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use channel::driving::{BackEnd, Choice, DeviceSpec};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+
+use interface::Control;
+
+/// An open interface.
+#[derive(Debug)]
+pub struct Device {
+    interface: String,
+    back_end: BackEnd,
+    uso: bool,
+    queues: Vec<OwnedFd>,
+    /// In the interface's network namespace.
+    control: Control,
+}
+
+/// The MTU of an interface that nobody gave another.
+const ETHERNET_MTU: u16 = 1500;
+
+/// Why an interface cannot be had, in words for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(String);
+
+/// What was done when the system refused.
+pub(crate) fn context<T>(
+    result: Result<T, impl Into<io::Error>>,
+    what: impl FnOnce() -> String,
+) -> Result<T, OpenError> {
+    result.map_err(|error| {
+        let error: io::Error = error.into();
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                " (this needs root, or CAP_NET_ADMIN and CAP_NET_RAW)"
+            }
+            _ => "",
+        };
+        OpenError(format!("{}: {error}{hint}", what()))
+    })
+}
+
+impl Device {
+    /// Opens the interface; makes it first if it is the port's own.
+    ///
+    /// # Errors
+    /// There is no such interface, it is of the wrong kind, or the rights are missing.
+    pub fn open(spec: &DeviceSpec) -> Result<Self, OpenError> {
+        match &spec.netns {
+            None => Self::open_here(spec),
+            // A thread of its own, because it stays in the namespace.
+            Some(netns) => std::thread::scope(|scope| {
+                let opened = scope.spawn(|| {
+                    enter(netns)?;
+                    Self::open_here(spec)
+                });
+                let panicked = |_| Err(OpenError("the opening thread panicked".to_owned()));
+                opened.join().unwrap_or_else(panicked)
+            }),
+        }
+    }
+
+    fn open_here(spec: &DeviceSpec) -> Result<Self, OpenError> {
+        let control = context(Control::new(), || "a control socket".to_owned())?;
+        let (back_end, fallback) = choose(spec, &control)?;
+        if fallback {
+            let interface = &spec.interface;
+            tracing::warn!(
+                interface,
+                "driver \"xdp\" is not there yet: \"packet\" is used"
+            );
+        }
+        match back_end {
+            BackEnd::Tap => tap::open(spec, control),
+            BackEnd::Packet => packet::open(spec, control),
+        }
+    }
+
+    /// Whether a driver can work with it now.
+    ///
+    /// # Errors
+    /// Why not; [`NotReady::Gone`] when it has to be opened anew.
+    pub fn check(&self) -> Result<(), NotReady> {
+        let Some(queue) = self.queues.first() else {
+            return Err(NotReady::Gone);
+        };
+        match self.back_end {
+            BackEnd::Tap => tap::check(queue.as_fd()),
+            BackEnd::Packet => packet::check(queue.as_fd(), &self.interface),
+        }
+    }
+
+    /// Gives the interface another MTU, or the usual one.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn set_mtu(&self, mtu: Option<u16>) -> Result<(), OpenError> {
+        let mtu = mtu.unwrap_or(ETHERNET_MTU);
+        let set = self.control.set_mtu(&self.interface, mtu);
+        context(set, || format!("the MTU of {}", self.interface))
+    }
+
+    /// How frames are moved.
+    #[must_use]
+    pub fn back_end(&self) -> BackEnd {
+        self.back_end
+    }
+
+    /// The system knows UDP segmentation offload at this interface.
+    #[must_use]
+    pub fn uso(&self) -> bool {
+        self.uso
+    }
+
+    /// One descriptor for each queue pair.
+    pub fn queues(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(AsFd::as_fd)
+    }
+}
+
+/// Why an open interface is of no use now.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotReady {
+    /// It was removed.
+    #[error("the interface was removed")]
+    Gone,
+    /// It is switched off.
+    #[error("interface {0} is down")]
+    Down(String),
+}
+
+/// The back end for an interface, and whether it is not the one that was asked for.
+fn choose(spec: &DeviceSpec, control: &Control) -> Result<(BackEnd, bool), OpenError> {
+    let name = &spec.interface;
+    Ok(match spec.choice {
+        Choice::Tap => (BackEnd::Tap, false),
+        Choice::Packet => (BackEnd::Packet, false),
+        Choice::Xdp => (BackEnd::Packet, true),
+        Choice::Auto => {
+            let driver = control.driver(name);
+            let driver = context(driver, || format!("interface {name}"))?;
+            match driver.as_deref() {
+                Some("tun") => (BackEnd::Tap, false),
+                _ => (BackEnd::Packet, false),
+            }
+        }
+    })
+}
+
+/// The file that stands for a network namespace: a path, or a name as `ip netns` knows it.
+fn netns_path(netns: &str) -> PathBuf {
+    Path::new("/run/netns").join(netns)
+}
+
+/// Moves this thread into a network namespace.
+fn enter(netns: &str) -> Result<(), OpenError> {
+    let path = netns_path(netns);
+    let what = || format!("network namespace {}", path.display());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = context(rustix::fs::open(&path, flags, Mode::empty()), what)?;
+    let kind = Some(LinkNameSpaceType::Network);
+    let moved = rustix::thread::move_into_link_name_space(file.as_fd(), kind);
+    context(moved, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_have_names_or_paths() {
+        assert_eq!(netns_path("blue"), Path::new("/run/netns/blue"));
+        assert_eq!(netns_path("/proc/7/ns/net"), Path::new("/proc/7/ns/net"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let spec = DeviceSpec {
+            choice: Choice::Packet,
+            own: false,
+            interface: "no-such-if0".to_owned(),
+            netns: None,
+            address: None,
+            mac: None,
+            mtu: None,
+            queues: 1,
+        };
+        let error = Device::open(&spec).unwrap_err().to_string();
+        let missing = "interface no-such-if0: No such device (os error 19)";
+        assert!(
+            error == missing || error.contains("this needs root"),
+            "{error}"
+        );
+        let elsewhere = DeviceSpec {
+            netns: Some("no-such-netns".to_owned()),
+            ..spec
+        };
+        let error = Device::open(&elsewhere).unwrap_err().to_string();
+        assert!(
+            error.starts_with("network namespace /run/netns/no-such-netns: "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! Interfaces by name: `ioctl` requests of netdevice(7) and of TAP devices.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// `struct ifreq`: a name and a union of 24 bytes.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    pub(super) value: [u8; 24],
+}
+
+impl Request {
+    /// A request about the interface with this name, which is shorter than `IFNAMSIZ`.
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let mut request = Self {
+            name: [0; libc::IFNAMSIZ],
+            value: [0; 24],
+        };
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(request)
+    }
+
+    /// With bytes at the start of the union.
+    pub(super) fn with(mut self, bytes: &[u8]) -> Self {
+        self.value[..bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    /// The union's first bytes as a number.
+    pub(super) fn short(&self) -> i16 {
+        i16::from_ne_bytes([self.value[0], self.value[1]])
+    }
+
+    pub(super) fn int(&self) -> i32 {
+        let [a, b, c, d, ..] = self.value;
+        i32::from_ne_bytes([a, b, c, d])
+    }
+
+    /// Makes the request.
+    pub(super) fn make(&mut self, fd: BorrowedFd<'_>, code: libc::Ioctl) -> io::Result<()> {
+        // SAFETY: all requests that are made through this function read and write a `struct ifreq` at most, which
+        // this is; SIOCETHTOOL is not among them.
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(self)) };
+        outcome(done)
+    }
+}
+
+pub(super) fn outcome(done: i32) -> io::Result<()> {
+    match done {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `struct ethtool_drvinfo` of `linux/ethtool.h`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+const ETHTOOL_GDRVINFO: u32 = 3;
+/// `linux/sockios.h`.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+/// `struct in6_ifreq` of `linux/ipv6.h`.
+#[repr(C)]
+struct Request6 {
+    address: [u8; 16],
+    prefix: u32,
+    index: i32,
+}
+
+/// A socket to ask about interfaces, in the network namespace of the thread that made it.
+#[derive(Debug)]
+pub(super) struct Control(OwnedFd);
+
+impl Control {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(datagram(AddressFamily::INET)?))
+    }
+
+    fn ask(&self, name: &str, code: libc::Ioctl) -> io::Result<Request> {
+        self.tell(Request::new(name)?, code)
+    }
+
+    fn tell(&self, mut request: Request, code: libc::Ioctl) -> io::Result<Request> {
+        use std::os::fd::AsFd;
+        request.make(self.0.as_fd(), code)?;
+        Ok(request)
+    }
+
+    /// The interface's number.
+    pub(super) fn index(&self, name: &str) -> io::Result<i32> {
+        Ok(self.ask(name, libc::SIOCGIFINDEX)?.int())
+    }
+
+    /// The name of the kernel's driver behind an interface: "tun" for TAP devices. None where it has no name.
+    pub(super) fn driver(&self, name: &str) -> io::Result<Option<String>> {
+        let mut info = DriverInfo {
+            command: ETHTOOL_GDRVINFO,
+            driver: [0; 32],
+            rest: [0; 160],
+        };
+        let address = (&raw mut info as usize).to_ne_bytes();
+        let mut request = Request::new(name)?.with(&address);
+        // SAFETY: the request is a `struct ifreq` whose union points to a structure of the command's size; both live
+        // until the call returns.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+        match outcome(done) {
+            Ok(()) => {
+                let end = info.driver.iter().position(|b| *b == 0).unwrap_or(0);
+                Ok(Some(
+                    String::from_utf8_lossy(&info.driver[..end]).into_owned(),
+                ))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether its frames are Ethernet frames.
+    pub(super) fn is_ethernet(&self, name: &str) -> io::Result<bool> {
+        let kind = self.ask(name, libc::SIOCGIFHWADDR)?.short();
+        Ok(kind as u16 == libc::ARPHRD_ETHER)
+    }
+
+    /// Switches the interface on.
+    pub(super) fn up(&self, name: &str) -> io::Result<()> {
+        let flags = self.ask(name, libc::SIOCGIFFLAGS)?.short() | libc::IFF_UP as i16;
+        let request = Request::new(name)?.with(&flags.to_ne_bytes());
+        self.tell(request, libc::SIOCSIFFLAGS).map(drop)
+    }
+
+    pub(super) fn set_mtu(&self, name: &str, mtu: u16) -> io::Result<()> {
+        let request = Request::new(name)?.with(&i32::from(mtu).to_ne_bytes());
+        self.tell(request, libc::SIOCSIFMTU).map(drop)
+    }
+
+    pub(super) fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
+        let family = libc::ARPHRD_ETHER.to_ne_bytes();
+        let request = Request::new(name)?.with(&[&family[..], &mac].concat());
+        self.tell(request, libc::SIOCSIFHWADDR).map(drop)
+    }
+
+    /// Gives the interface an address.
+    pub(super) fn set_address(&self, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+        match address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+                let set = |bytes: [u8; 4], code| {
+                    let request = Request::new(name)?.with(&socket_address(bytes));
+                    self.tell(request, code)
+                };
+                set(address.octets(), libc::SIOCSIFADDR)?;
+                set(mask.to_be_bytes(), libc::SIOCSIFNETMASK).map(drop)
+            }
+            IpAddr::V6(address) => {
+                let request = Request6 {
+                    address: address.octets(),
+                    prefix: prefix.into(),
+                    index: self.index(name)?,
+                };
+                let socket = datagram(AddressFamily::INET6)?;
+                let fd = socket.as_raw_fd();
+                // SAFETY: on such a socket the request is a `struct in6_ifreq`, which this is.
+                outcome(unsafe { libc::ioctl(fd, libc::SIOCSIFADDR, &raw const request) })
+            }
+        }
+    }
+}
+
+fn datagram(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::DGRAM,
+        flags,
+        None,
+    )?)
+}
+
+/// `struct sockaddr_in` without a port.
+fn socket_address(address: [u8; 4]) -> [u8; 8] {
+    let [a, b] = (libc::AF_INET as u16).to_ne_bytes();
+    let [c, d, e, f] = address;
+    [a, b, 0, 0, c, d, e, f]
+}
+
+/// Whether the interface is switched on; `socket` says in which network namespace.
+pub(super) fn is_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let mut request = Request::new(name)?;
+    request.make(socket, libc::SIOCGIFFLAGS)?;
+    Ok(request.short() & libc::IFF_UP as i16 != 0)
+}

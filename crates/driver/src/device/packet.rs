@@ -1,0 +1,166 @@
+//! `AF_PACKET` sockets (packet(7)) on an interface that exists. What the host itself sends there is not received: the
+//! port leads to the wire. Where there are several queues, the system spreads flows over them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use channel::driving::{BackEnd, DeviceSpec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::interface::{Control, is_up, outcome};
+use super::{Device, NotReady, OpenError, context};
+
+/// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
+const BACKLOG: i32 = 8 << 20;
+/// All protocols, in network byte order.
+const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`, since Linux 4.20.
+const PACKET_IGNORE_OUTGOING: i32 = 23;
+
+pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
+    let name = &spec.interface;
+    let what = || format!("interface {name}");
+    let index = context(control.index(name), what)?;
+    if !context(control.is_ethernet(name), what)? {
+        return Err(OpenError(format!(
+            "interface {name}: not an Ethernet interface"
+        )));
+    }
+    let mut queues = Vec::new();
+    for _ in 0..spec.queues {
+        let socket = socket(index, &queues, spec.queues);
+        queues.push(context(socket, || format!("a packet socket on {name}"))?);
+    }
+    Ok(Device {
+        interface: name.clone(),
+        back_end: BackEnd::Packet,
+        uso: kernel_is_at_least(6, 2),
+        queues,
+        control,
+    })
+}
+
+/// One more socket beside `others`, `all` in the end.
+fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Without a protocol it receives nothing before it is bound.
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    for (option, value) in [
+        (libc::PACKET_VNET_HDR, 1),
+        (libc::PACKET_AUXDATA, 1),
+        (PACKET_IGNORE_OUTGOING, 1),
+    ] {
+        set(&socket, libc::SOL_PACKET, option, &value)?;
+    }
+    for (forced, option) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        if set(&socket, libc::SOL_SOCKET, forced, &BACKLOG).is_err() {
+            set(&socket, libc::SOL_SOCKET, option, &BACKLOG)?;
+        }
+    }
+    bind(&socket, index)?;
+    // Guests have addresses of their own. The membership ends with the socket.
+    let everything = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    let member = libc::PACKET_ADD_MEMBERSHIP;
+    set(&socket, libc::SOL_PACKET, member, &everything)?;
+    if all > 1 {
+        join(&socket, others.first())?;
+    }
+    Ok(socket)
+}
+
+fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
+    // SAFETY: zero is a value of this C structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = EVERYTHING;
+    address.sll_ifindex = index;
+    let size = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is a `struct sockaddr_ll` of the size that is given.
+    outcome(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) })
+}
+
+/// Joins the group of the first socket, or makes a new one: packets of a flow go to the same socket.
+fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
+    // How in the high half, the group's number in the low one; the system chooses the number.
+    let value = match first {
+        None => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
+        Some(first) => {
+            let group = get(first, libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+            group as u32 & 0xffff | libc::PACKET_FANOUT_HASH << 16
+        }
+    };
+    set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
+}
+
+fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    let value = std::ptr::from_ref(value).cast();
+    // SAFETY: the value has the size that is given, and the kernel only reads it.
+    outcome(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, size) })
+}
+
+fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
+    let mut value = 0i32;
+    let mut size = size_of_val(&value) as libc::socklen_t;
+    let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
+    // SAFETY: the kernel writes at most `size` bytes to the value.
+    outcome(unsafe { libc::getsockopt(fd, level, option, place, &raw mut size) })?;
+    Ok(value)
+}
+
+/// Whether the interface is there and on.
+pub(super) fn check(socket: BorrowedFd<'_>, name: &str) -> Result<(), NotReady> {
+    // A socket whose interface was removed is bound to none, even if there is a new one of that name.
+    let bound = bound_to(socket).map_err(|_| NotReady::Gone)?;
+    if bound <= 0 {
+        return Err(NotReady::Gone);
+    }
+    match is_up(socket, name) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(NotReady::Down(name.to_owned())),
+        Err(_) => Err(NotReady::Gone),
+    }
+}
+
+fn bound_to(socket: BorrowedFd<'_>) -> io::Result<i32> {
+    // SAFETY: zero is a value of this C structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&address) as libc::socklen_t;
+    let place = (&raw mut address).cast();
+    // SAFETY: the kernel writes at most `size` bytes to the address.
+    outcome(unsafe { libc::getsockname(socket.as_raw_fd(), place, &raw mut size) })?;
+    Ok(address.sll_ifindex)
+}
+
+/// Whether the running kernel is of this version or later.
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let system = rustix::system::uname();
+    version(&system.release().to_string_lossy()) >= (major, minor)
+}
+
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    (next(), next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("6.18.44-fc-v657"), (6, 18));
+        assert_eq!(version("6.2-rc1"), (6, 2));
+        assert_eq!(version("strange"), (0, 0));
+        assert!(version("6.1.0") < (6, 2));
+    }
+}

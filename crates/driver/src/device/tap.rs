@@ -1,0 +1,130 @@
+//! TAP devices (Linux, `Documentation/networking/tuntap.rst`).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use channel::driving::{BackEnd, DeviceSpec};
+use rustix::fs::{Mode, OFlags};
+
+use super::interface::{Control, Request, outcome};
+use super::{Device, NotReady, OpenError, context};
+
+const CLONE_DEVICE: &str = "/dev/net/tun";
+
+// `linux/if_tun.h`.
+const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
+const TUNGETIFF: libc::Ioctl = 0x8004_54d2;
+const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
+const TUNSETVNETLE: libc::Ioctl = 0x4004_54dc;
+/// A new interface, or none.
+const IFF_TUN_EXCL: u16 = 0x8000;
+const BASE: u16 = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as u16;
+const MULTI_QUEUE: u16 = libc::IFF_MULTI_QUEUE as u16;
+
+/// `TUN_F_*`: what frames for us may still need.
+const OFFLOADS: u32 = 1 | 2 | 4 | 8;
+/// `TUN_F_USO4` and `TUN_F_USO6`, which Linux has since 6.2.
+const USO: u32 = 0x20 | 0x40;
+
+pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenError> {
+    let name = &spec.interface;
+    let exists = control.index(name).is_ok();
+    if spec.own && exists {
+        return Err(OpenError(format!("interface {name} exists already")));
+    }
+    let first = context(attach_first(spec), || format!("TAP device {name}"))?;
+    let mut queues = vec![first];
+    for _ in 1..spec.queues {
+        let next = attach(name, BASE | MULTI_QUEUE);
+        queues.push(context(next, || {
+            format!("a further queue of TAP device {name}")
+        })?);
+    }
+    let mut uso = true;
+    for queue in &queues {
+        let set = set_up(queue);
+        uso &= context(set, || format!("the offloads of TAP device {name}"))?;
+    }
+    if spec.own {
+        configure(spec, &control)?;
+    }
+    if spec.own || !exists {
+        context(control.up(name), || format!("switching {name} on"))?;
+    }
+    Ok(Device {
+        interface: name.clone(),
+        back_end: BackEnd::Tap,
+        uso,
+        queues,
+        control,
+    })
+}
+
+/// The first queue; it makes the interface where there is none.
+fn attach_first(spec: &DeviceSpec) -> io::Result<OwnedFd> {
+    let new = if spec.own { IFF_TUN_EXCL } else { 0 };
+    let several = if spec.queues > 1 { MULTI_QUEUE } else { 0 };
+    let first = attach(&spec.interface, BASE | new | several);
+    match first {
+        // Somebody made it for several queues: then one of them will do.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && spec.queues == 1 => {
+            attach(&spec.interface, BASE | new | MULTI_QUEUE)
+        }
+        other => other,
+    }
+}
+
+fn attach(name: &str, flags: u16) -> io::Result<OwnedFd> {
+    let mode = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let queue = rustix::fs::open(CLONE_DEVICE, mode, Mode::empty())
+        .map_err(|e| io::Error::new(io::Error::from(e).kind(), format!("{CLONE_DEVICE}: {e}")))?;
+    let mut request = Request::new(name)?.with(&flags.to_ne_bytes());
+    request.make(queue.as_fd(), TUNSETIFF)?;
+    Ok(queue)
+}
+
+/// Header and offloads of a queue; whether UDP segmentation is among them.
+fn set_up(queue: &OwnedFd) -> io::Result<bool> {
+    set_int(queue, TUNSETVNETHDRSZ, virtio::net::LEN as i32)?;
+    set_int(queue, TUNSETVNETLE, 1)?;
+    if set_number(queue, TUNSETOFFLOAD, OFFLOADS | USO).is_ok() {
+        return Ok(true);
+    }
+    set_number(queue, TUNSETOFFLOAD, OFFLOADS)?;
+    Ok(false)
+}
+
+fn set_int(queue: &OwnedFd, code: libc::Ioctl, value: i32) -> io::Result<()> {
+    // SAFETY: both requests read one int.
+    outcome(unsafe { libc::ioctl(queue.as_raw_fd(), code, &raw const value) })
+}
+
+fn set_number(queue: &OwnedFd, code: libc::Ioctl, value: u32) -> io::Result<()> {
+    // SAFETY: the request takes a number and no address.
+    outcome(unsafe { libc::ioctl(queue.as_raw_fd(), code, libc::c_ulong::from(value)) })
+}
+
+/// What the operator wants of an own interface.
+fn configure(spec: &DeviceSpec, control: &Control) -> Result<(), OpenError> {
+    let name = &spec.interface;
+    if let Some(mac) = spec.mac {
+        let set = control.set_mac(name, mac);
+        context(set, || format!("the MAC address of {name}"))?;
+    }
+    if let Some(mtu) = spec.mtu {
+        let set = control.set_mtu(name, mtu);
+        context(set, || format!("the MTU of {name}"))?;
+    }
+    if let Some((address, prefix)) = spec.address {
+        let set = control.set_address(name, address, prefix);
+        context(set, || format!("the address of {name}"))?;
+    }
+    Ok(())
+}
+
+/// A device that was removed has no name any more.
+pub(super) fn check(queue: BorrowedFd<'_>) -> Result<(), NotReady> {
+    let named = Request::new("?").and_then(|mut request| request.make(queue, TUNGETIFF));
+    named.map_err(|_| NotReady::Gone)
+}

@@ -1,0 +1,291 @@
+//! An `AF_PACKET` socket with `PACKET_VNET_HDR` and `PACKET_AUXDATA` (packet(7)), several frames a call.
+//!
+//! The mapped rings of such sockets (`TPACKET_V3`) lie in memory of the system that cannot be lent to the switch: a
+//! frame would be copied out of the ring a second time. `recvmmsg` copies it once, to where the switch takes it from.
+//!
+//! The header that the system reads and writes has 10 bytes, without `num_buffers`. The system takes the outermost VLAN
+//! tag off (it would be in the frame on the wire) and tells it beside; it is put back here.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+
+use channel::driving::Refused;
+use rustix::io::Errno;
+use virtio::net::{self, NetHeader};
+
+use super::{BATCH, HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
+
+/// The system's header: `struct virtio_net_hdr`.
+const SHORT_HEADER: usize = 10;
+/// The two addresses in front of a tag.
+const ADDRESSES: usize = 12;
+/// Bytes of a tag.
+const TAG: usize = HEADROOM as usize;
+/// Room for one `struct tpacket_auxdata` as ancillary data, aligned as that wants it.
+const CONTROL: usize = 8;
+
+/// See the module.
+pub(crate) struct Packets {
+    socket: OwnedFd,
+    messages: Box<[libc::mmsghdr; BATCH]>,
+    pieces: Box<[[libc::iovec; 2]; BATCH]>,
+    control: Box<[[u64; CONTROL]; BATCH]>,
+}
+
+// SAFETY: the pointers in the three tables are set before each system call and mean nothing after it.
+unsafe impl Send for Packets {}
+
+impl std::fmt::Debug for Packets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Packets").field(&self.socket).finish()
+    }
+}
+
+impl Packets {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        // SAFETY: zero is a value of these C structures: null pointers and lengths of 0.
+        let (message, piece) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Self {
+            socket,
+            messages: Box::new([message; BATCH]),
+            pieces: Box::new([[piece; 2]; BATCH]),
+            control: Box::new([[0; CONTROL]; BATCH]),
+        }
+    }
+
+    /// Makes message `at` speak of a header and what follows behind it.
+    fn describe(&mut self, at: usize, header: *mut u8, body: *mut u8, len: usize) {
+        self.pieces[at] = [
+            libc::iovec {
+                iov_base: header.cast(),
+                iov_len: SHORT_HEADER,
+            },
+            libc::iovec {
+                iov_base: body.cast(),
+                iov_len: len,
+            },
+        ];
+        let head = &mut self.messages[at].msg_hdr;
+        head.msg_iov = self.pieces[at].as_mut_ptr();
+        head.msg_iovlen = 2;
+        head.msg_flags = 0;
+        head.msg_control = ptr::null_mut();
+        head.msg_controllen = 0;
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        buffers: &[*mut u8],
+        received: &mut Vec<Received>,
+        refused: &mut Refused,
+    ) -> io::Result<Stop> {
+        let buffers = &buffers[..buffers.len().min(BATCH)];
+        for (at, buffer) in buffers.iter().enumerate() {
+            let header = buffer.wrapping_add(HEADROOM as usize);
+            let body = header.wrapping_add(HEADER as usize);
+            self.describe(at, header, body, ROOM);
+            let head = &mut self.messages[at].msg_hdr;
+            head.msg_control = self.control[at].as_mut_ptr().cast();
+            head.msg_controllen = size_of::<[u64; CONTROL]>() as _;
+        }
+        let got = match self.receive_some(buffers.len()) {
+            Ok(got) => got,
+            Err(Errno::AGAIN) => return Ok(Stop::Wait),
+            Err(Errno::INTR) => return Ok(Stop::Done),
+            Err(error) => return Err(error.into()),
+        };
+        for (at, buffer) in buffers[..got].iter().enumerate() {
+            let frame = self.finish(at, *buffer);
+            if frame.len == 0 {
+                refused.too_long += 1;
+            }
+            received.push(frame);
+        }
+        Ok(if got < buffers.len() {
+            Stop::Wait
+        } else {
+            Stop::Done
+        })
+    }
+
+    fn receive_some(&mut self, count: usize) -> Result<usize, Errno> {
+        let flags = libc::MSG_DONTWAIT as _;
+        let messages = self.messages.as_mut_ptr();
+        // SAFETY: the first `count` messages were described by the caller of this: their pieces and control buffers
+        // are as long as they say and live until the call returns; nobody else uses the tables meanwhile.
+        let got = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages,
+                count as _,
+                flags,
+                ptr::null_mut(),
+            )
+        };
+        usize::try_from(got).map_err(|_| last_error())
+    }
+
+    /// What arrived as message `at`; of length 0 if it cannot be used.
+    fn finish(&self, at: usize, buffer: *mut u8) -> Received {
+        let message = &self.messages[at];
+        let head = &message.msg_hdr;
+        let start = HEADROOM;
+        // The length is that of both pieces, and the frame is longer than its two addresses.
+        let body = (message.msg_len as usize).saturating_sub(SHORT_HEADER);
+        if head.msg_flags & libc::MSG_TRUNC != 0 || body <= ADDRESSES || body > ROOM {
+            return Received { start, len: 0 };
+        }
+        let len = HEADER + body as u32;
+        // SAFETY: the 2 bytes lie inside the buffer, between the system's header and the frame; nobody else writes
+        // the buffer before it is lent to the switch.
+        unsafe { set_num_buffers(buffer.wrapping_add(HEADROOM as usize)) };
+        match self.tag(at) {
+            None => Received { start, len },
+            Some(tag) => {
+                // SAFETY: the buffer's headroom, header and addresses lie inside of it, and it is ours as above.
+                unsafe { insert_tag(buffer, tag) };
+                Received {
+                    start: 0,
+                    len: len + TAG as u32,
+                }
+            }
+        }
+    }
+
+    /// The tag that the system took off message `at`.
+    fn tag(&self, at: usize) -> Option<[u8; TAG]> {
+        let head = &self.messages[at].msg_hdr;
+        // SAFETY: the system wrote the control buffer of this message and its length; CMSG_FIRSTHDR and CMSG_NXTHDR
+        // stay inside of both.
+        let found = unsafe {
+            let mut next = libc::CMSG_FIRSTHDR(head);
+            while let Some(message) = next.as_ref() {
+                let kind = (message.cmsg_level, message.cmsg_type);
+                if kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+                    break;
+                }
+                next = libc::CMSG_NXTHDR(head, next);
+            }
+            next.as_ref()
+        }?;
+        // SAFETY: the system's ancillary data of this type is a `struct tpacket_auxdata`; the read needs no alignment.
+        let data: libc::tpacket_auxdata =
+            unsafe { ptr::read_unaligned(libc::CMSG_DATA(found).cast()) };
+        tag_of(&data)
+    }
+
+    pub(super) fn send(&mut self, frames: &[Outgoing]) -> Result<usize, Errno> {
+        let frames = &frames[..frames.len().min(BATCH)];
+        for (at, frame) in frames.iter().enumerate() {
+            let body = frame.buffer.wrapping_add(HEADER as usize);
+            let len = frame.len.saturating_sub(HEADER) as usize;
+            self.describe(at, frame.buffer, body, len);
+        }
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _;
+        let messages = self.messages.as_mut_ptr();
+        // SAFETY: as in `receive_some`; the system only reads the pieces.
+        let put =
+            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages, frames.len() as _, flags) };
+        usize::try_from(put).map_err(|_| last_error())
+    }
+}
+
+impl AsFd for Packets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The tag that a frame had on the wire.
+fn tag_of(data: &libc::tpacket_auxdata) -> Option<[u8; TAG]> {
+    if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let known = data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    let protocol = if known { data.tp_vlan_tpid } else { 0x8100 };
+    let [a, b] = protocol.to_be_bytes();
+    let [c, d] = data.tp_vlan_tci.to_be_bytes();
+    Some([a, b, c, d])
+}
+
+/// Completes the system's header to one of [`net::LEN`] bytes: `num_buffers` is 0 from a driver (5.1.6.2).
+///
+/// # Safety
+/// `header` is the address of [`net::LEN`] writable bytes that nobody else writes.
+unsafe fn set_num_buffers(header: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::write_bytes(header.add(SHORT_HEADER), 0, net::LEN - SHORT_HEADER) };
+}
+
+/// Puts a tag behind the addresses of the frame in a buffer; header and addresses move into the headroom. A checksum
+/// then starts later.
+///
+/// # Safety
+/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses, which nobody else writes.
+unsafe fn insert_tag(buffer: *mut u8, tag: [u8; TAG]) {
+    // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy` allows.
+    unsafe {
+        ptr::copy(buffer.add(TAG), buffer, net::LEN + ADDRESSES);
+        ptr::copy(tag.as_ptr(), buffer.add(net::LEN + ADDRESSES), TAG);
+        let mut bytes = [0; net::LEN];
+        ptr::copy(buffer, bytes.as_mut_ptr(), net::LEN);
+        let mut header = NetHeader::decode(&bytes);
+        let longer = TAG as u16;
+        if header.needs_csum() {
+            header.csum_start = header.csum_start.saturating_add(longer);
+        }
+        if header.hdr_len > 0 {
+            header.hdr_len = header.hdr_len.saturating_add(longer);
+        }
+        ptr::copy(header.encode().as_ptr(), buffer, net::LEN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(header: NetHeader, body: &[u8]) -> Vec<u8> {
+        [&[0xee; TAG], &header.encode()[..], body].concat()
+    }
+
+    #[test]
+    fn a_tag_goes_behind_the_addresses() {
+        let header = NetHeader {
+            flags: net::FLAG_NEEDS_CSUM,
+            hdr_len: 54,
+            csum_start: 34,
+            csum_offset: 16,
+            ..NetHeader::default()
+        };
+        let body: Vec<u8> = (0..100).collect();
+        let mut buffer = frame(header, &body);
+        // SAFETY: the buffer has headroom, header and 100 bytes of frame.
+        unsafe { insert_tag(buffer.as_mut_ptr(), [0x81, 0, 0x20, 10]) };
+        let moved = NetHeader::decode(buffer[..12].try_into().unwrap());
+        assert_eq!((moved.csum_start, moved.hdr_len), (38, 58));
+        assert_eq!(moved.csum_offset, 16);
+        let expected = [&body[..12], &[0x81, 0, 0x20, 10], &body[12..]].concat();
+        assert_eq!(buffer[12..], expected);
+        // Without a checksum to do, there is no start of one.
+        let mut buffer = frame(NetHeader::default(), &body);
+        // SAFETY: as above.
+        unsafe { insert_tag(buffer.as_mut_ptr(), [0x88, 0xa8, 0, 1]) };
+        assert_eq!(buffer[..12], NetHeader::default().encode());
+    }
+
+    #[test]
+    fn what_the_system_tells_of_a_tag() {
+        let told = |status, tci, tpid| {
+            // SAFETY: zero is a value of this C structure.
+            let mut data: libc::tpacket_auxdata = unsafe { std::mem::zeroed() };
+            (data.tp_status, data.tp_vlan_tci, data.tp_vlan_tpid) = (status, tci, tpid);
+            tag_of(&data)
+        };
+        let (valid, typed) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        assert_eq!(told(0, 10, 0x8100), None);
+        assert_eq!(told(valid, 0x200a, 0), Some([0x81, 0, 0x20, 10]));
+        assert_eq!(told(valid | typed, 10, 0x88a8), Some([0x88, 0xa8, 0, 10]));
+    }
+}

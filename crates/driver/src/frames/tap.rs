@@ -1,0 +1,67 @@
+//! A queue of a TAP device (Linux, `Documentation/networking/tuntap.rst`): each read is a frame with its header of 12
+//! bytes, each write likewise. There is no call for several.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::{HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tap(OwnedFd);
+
+impl Tap {
+    pub(super) fn new(queue: OwnedFd) -> Self {
+        Self(queue)
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        buffers: &[*mut u8],
+        received: &mut Vec<Received>,
+    ) -> io::Result<Stop> {
+        for buffer in buffers {
+            match self.read(*buffer) {
+                Ok(len) => received.push(Received {
+                    start: HEADROOM,
+                    len,
+                }),
+                Err(Errno::AGAIN) => return Ok(Stop::Wait),
+                Err(Errno::INTR) => return Ok(Stop::Done),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Stop::Done)
+    }
+
+    fn read(&self, buffer: *mut u8) -> Result<u32, Errno> {
+        let start = buffer.wrapping_add(HEADROOM as usize);
+        let room = HEADER as usize + ROOM;
+        // SAFETY: the buffer has HEADROOM + HEADER + ROOM bytes of memory that is mapped for as long as this process
+        // works with it; only the system writes it here, and the bytes are never looked at as Rust values.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), start.cast(), room) };
+        match u32::try_from(got) {
+            Ok(len) if len > HEADER => Ok(len),
+            // The end of the file: the device has none, so this is no device any more.
+            Ok(0) => Err(Errno::BADFD),
+            // A frame without a byte.
+            Ok(_) => Err(Errno::INTR),
+            Err(_) => Err(last_error()),
+        }
+    }
+
+    pub(super) fn send(&self, frame: Outgoing) -> Result<usize, Errno> {
+        let Outgoing { buffer, len } = frame;
+        // SAFETY: the caller's frame is `len` bytes of mapped memory; only the system reads it.
+        let put = unsafe { libc::write(self.0.as_raw_fd(), buffer.cast(), len as usize) };
+        if put < 0 { Err(last_error()) } else { Ok(1) }
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

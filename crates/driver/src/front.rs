@@ -1,0 +1,207 @@
+//! The vhost-user front end (vhost-user specification, QEMU `docs/interop/vhost-user.rst`): how a driver sets its
+//! queues up with the switch. To the switch it is one more guest.
+//!
+//! Messages that have no answer of their own are sent with the wish for an acknowledgement, and the acknowledgements of
+//! many read together: few turns to the switch and back.
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use virtio::features::Features;
+use virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures, code};
+
+use crate::region::{QUEUE_SIZE, QueuePlace, Region};
+
+/// How long the switch may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Acknowledgements that may wait; a socket's buffer has room for many more.
+const IN_FLIGHT: usize = 64;
+/// "Version" and "reply" of a header's flags.
+const FLAGS_MASK: u32 = 3 | 4;
+const VERSION: u32 = 1;
+const REPLY: u32 = VERSION | 4;
+const NEED_REPLY: u32 = 8;
+/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// One queue as the switch is to have it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) place: QueuePlace,
+    /// We write it.
+    pub(crate) kick: OwnedFd,
+    /// The switch writes it.
+    pub(crate) call: OwnedFd,
+}
+
+/// A connection to the switch.
+#[derive(Debug)]
+pub(crate) struct Front {
+    socket: UnixStream,
+    /// Messages whose acknowledgement was not read yet.
+    unanswered: Vec<u32>,
+}
+
+fn bad(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+impl Front {
+    /// Over a connected socket.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            socket,
+            unanswered: Vec::new(),
+        })
+    }
+
+    /// Agrees on `wanted`, all of it, and on as many queue pairs.
+    ///
+    /// # Errors
+    /// The switch lacks something, or the conversation fails.
+    pub(crate) fn negotiate(&mut self, wanted: Features, pairs: u16) -> io::Result<()> {
+        let offered = self.ask(code::GET_FEATURES)?;
+        let wanted = wanted.bits() | PROTOCOL_FEATURES;
+        if wanted & !offered != 0 {
+            let missing = wanted & !offered;
+            return Err(bad(format!(
+                "the switch does not offer features {missing:#x}"
+            )));
+        }
+        let protocol = ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK;
+        let offered = self.ask(code::GET_PROTOCOL_FEATURES)?;
+        if protocol.bits() & !offered != 0 {
+            return Err(bad("the switch lacks a protocol feature"));
+        }
+        // Acknowledgements are agreed on with this message, which therefore has none.
+        let body = protocol.bits().to_ne_bytes();
+        self.send(code::SET_PROTOCOL_FEATURES, VERSION, &body, None)?;
+        let most = self.ask(code::GET_QUEUE_NUM)?;
+        if u64::from(pairs) > most {
+            return Err(bad(format!(
+                "the switch has {most} queue pairs, not {pairs}"
+            )));
+        }
+        self.tell(code::SET_OWNER, &[], None)?;
+        self.tell(code::SET_FEATURES, &wanted.to_ne_bytes(), None)
+    }
+
+    /// Hands the memory over. Addresses in it, the driver's own ones too, are offsets.
+    ///
+    /// # Errors
+    /// As all messages: the switch is gone.
+    pub(crate) fn share(&mut self, region: &Region) -> io::Result<()> {
+        // One region: guest address, size, user address, offset in the file.
+        let head = [1u32, 0].map(u32::to_ne_bytes).concat();
+        let fields = [0, region.size(), 0, 0].map(u64::to_ne_bytes).concat();
+        let body = [head, fields].concat();
+        self.tell(code::SET_MEM_TABLE, &body, Some(region.file()?))
+    }
+
+    /// Sets queue `index` up and switches it on.
+    ///
+    /// # Errors
+    /// As all messages.
+    pub(crate) fn start(&mut self, index: u16, ring: &Ring) -> io::Result<()> {
+        let index = u32::from(index);
+        let state = |value: u32| [index, value].map(u32::to_ne_bytes).concat();
+        self.tell(code::SET_VRING_NUM, &state(QUEUE_SIZE.into()), None)?;
+        self.tell(code::SET_VRING_BASE, &state(0), None)?;
+        let place = ring.place;
+        let addresses = [place.descriptors, place.used, place.available, 0];
+        let body = [state(0), addresses.map(u64::to_ne_bytes).concat()].concat();
+        self.tell(code::SET_VRING_ADDR, &body, None)?;
+        let number = u64::from(index).to_ne_bytes();
+        self.tell(code::SET_VRING_CALL, &number, Some(ring.call.as_fd()))?;
+        self.tell(code::SET_VRING_KICK, &number, Some(ring.kick.as_fd()))?;
+        self.tell(code::SET_VRING_ENABLE, &state(1), None)
+    }
+
+    /// Waits until the switch has done everything.
+    ///
+    /// # Errors
+    /// It refused something.
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
+        for code in std::mem::take(&mut self.unanswered) {
+            let refusal = self.answer(code)?;
+            if refusal != 0 {
+                return Err(bad(format!("the switch refused message {code}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, code: u32) -> io::Result<u64> {
+        self.send(code, VERSION, &[], None)?;
+        self.answer(code)
+    }
+
+    fn tell(&mut self, code: u32, body: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        // The switch reads nothing while its answers find no room: they must be read now and then.
+        if self.unanswered.len() == IN_FLIGHT {
+            self.settle()?;
+        }
+        self.send(code, VERSION | NEED_REPLY, body, fd)?;
+        self.unanswered.push(code);
+        Ok(())
+    }
+
+    /// Every answer that we ask for is one number.
+    fn answer(&mut self, code: u32) -> io::Result<u64> {
+        let mut bytes = [0; HEADER_LEN + 8];
+        self.socket.read_exact(&mut bytes)?;
+        let (head, body) = bytes.split_at(HEADER_LEN);
+        let (head, body) = (head.try_into().ok(), body.try_into().ok());
+        let (Some(head), Some(body)) = (head.map(Header::parse), body) else {
+            return Err(bad("a short answer"));
+        };
+        if head.code != code || head.flags & FLAGS_MASK != REPLY || head.size != 8 {
+            return Err(bad(format!("no answer to message {code}: {head:?}")));
+        }
+        Ok(u64::from_ne_bytes(body))
+    }
+
+    fn send(
+        &self,
+        code: u32,
+        flags: u32,
+        body: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let size = u32::try_from(body.len()).map_err(io::Error::other)?;
+        let head = Header { code, flags, size }.to_bytes();
+        let bytes = [&head, body].concat();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(fd) = &fd {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+        }
+        // A message is far shorter than a socket's buffer: it goes whole or not at all.
+        let bytes = [IoSlice::new(&bytes)];
+        let sent = rustix::net::sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        match sent == bytes[0].len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+}
+
+impl AsFd for Front {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,243 @@
+//! The driver process: set up, give up all rights, move frames until something ends it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier, Mutex};
+
+use channel::driving::{DriverStart, Refused};
+use channel::link::{Link, Received};
+use channel::supervision::{Ask, Tell};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use virtio::features::Features;
+
+use crate::frames::Interface;
+use crate::front::Front;
+use crate::region::Region;
+use crate::sandbox;
+use crate::worker::{Beat, Worker, WorkerError, ring};
+
+/// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
+fn wanted(start: &DriverStart) -> Features {
+    let mut features = Features::VERSION_1
+        | Features::RING_EVENT_IDX
+        | Features::NET_CSUM
+        | Features::NET_GUEST_CSUM
+        | Features::NET_HOST_TSO4
+        | Features::NET_HOST_TSO6
+        | Features::NET_HOST_ECN
+        | Features::NET_GUEST_TSO4
+        | Features::NET_GUEST_TSO6
+        | Features::NET_GUEST_ECN;
+    let uso = Features::NET_HOST_USO | Features::NET_GUEST_USO4 | Features::NET_GUEST_USO6;
+    features.set(uso, start.uso);
+    features.set(Features::NET_MQ, start.queues > 1);
+    features
+}
+
+/// Runs a driver until the supervisor or the switch ends it, or something is wrong. `link` is the supervision link.
+///
+/// # Errors
+/// Why it could not start or go on; the supervisor is told too.
+pub fn run(link: OwnedFd) -> io::Result<()> {
+    let mut link = Link::new(link);
+    let Some((start, switch, queues)) = receive_start(&mut link)? else {
+        return Ok(());
+    };
+    let ended = drive(&mut link, &start, switch, queues);
+    if let Err(ending) = &ended {
+        let words = Ask::DriverEnds {
+            reason: ending.to_string(),
+            device_lost: matches!(ending, Ending::Worker(error) if error.device_lost()),
+        };
+        // Who does not hear it sees it.
+        let _ = link.send(&words, &[]);
+    }
+    ended.map_err(io::Error::other)
+}
+
+/// Why a driver ends by itself.
+#[derive(Debug, thiserror::Error)]
+enum Ending {
+    #[error(transparent)]
+    Worker(WorkerError),
+    #[error("the sandbox cannot be had: {0}")]
+    Sandbox(io::Error),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+type Start = (DriverStart, OwnedFd, Vec<OwnedFd>);
+
+/// What the supervisor says first; nothing when it has no use for us any more.
+fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Start>> {
+    let bad = || io::Error::other("the supervisor did not say how to start");
+    let (start, switch) = match link.recv()? {
+        Received::Message(Tell::StartDriver(start), mut fds) => (start, fds.pop()),
+        Received::Closed | Received::Message(Tell::Stop, _) => return Ok(None),
+        _ => return Err(bad()),
+    };
+    let mut queues = Vec::new();
+    for _ in 0..start.queues {
+        match link.recv()? {
+            Received::Message(Tell::DriverQueue, fds) => queues.extend(fds),
+            _ => return Err(bad()),
+        }
+    }
+    match switch {
+        Some(switch) if queues.len() == usize::from(start.queues) => {
+            Ok(Some((start, switch, queues)))
+        }
+        _ => Err(bad()),
+    }
+}
+
+/// The threads that move frames, as the main thread has them.
+struct Crew {
+    beats: Vec<Arc<Beat>>,
+    starts: Vec<Sender<()>>,
+    /// Readable when a thread has ended.
+    over: OwnedFd,
+    why: Arc<Mutex<Option<WorkerError>>>,
+}
+
+impl Crew {
+    /// Starts a thread for each worker, and returns when they all wait for their start: the start of a thread needs
+    /// system calls that are not on the list.
+    fn muster(workers: Vec<Worker>) -> io::Result<Self> {
+        let all_here = Arc::new(Barrier::new(workers.len() + 1));
+        let over = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let mut crew = Self {
+            beats: workers.iter().map(Worker::beat).collect(),
+            starts: Vec::new(),
+            over,
+            why: Arc::default(),
+        };
+        for worker in workers {
+            let (start, started) = channel();
+            crew.starts.push(start);
+            let over = crew.over.try_clone()?;
+            let (why, here) = (crew.why.clone(), all_here.clone());
+            let thread = std::thread::Builder::new().name("pair".to_owned());
+            thread.spawn(move || {
+                here.wait();
+                work(worker, &started, &why, &over);
+            })?;
+        }
+        all_here.wait();
+        Ok(crew)
+    }
+
+    fn start(&self) {
+        for start in &self.starts {
+            // One that is not there any more has said why.
+            let _ = start.send(());
+        }
+    }
+
+    fn refused(&self) -> Refused {
+        let mut sum = Refused::default();
+        for beat in &self.beats {
+            let refused = beat.refused();
+            sum.by_interface += refused.by_interface;
+            sum.too_long += refused.too_long;
+        }
+        sum
+    }
+}
+
+fn work(worker: Worker, started: &Receiver<()>, why: &Mutex<Option<WorkerError>>, over: &OwnedFd) {
+    if started.recv().is_err() {
+        return;
+    }
+    let error = worker.run();
+    if let Ok(mut why) = why.lock() {
+        // The first one's reason counts.
+        why.get_or_insert(error);
+    }
+    let _ = ring(over);
+}
+
+fn drive(
+    link: &mut Link<Ask, Tell>,
+    start: &DriverStart,
+    switch: OwnedFd,
+    queues: Vec<OwnedFd>,
+) -> Result<(), Ending> {
+    link.set_nonblocking()?;
+    let mut front = Front::new(switch)?;
+    let region = Arc::new(Region::new(start.queues)?);
+    let interfaces = queues
+        .into_iter()
+        .map(|q| Interface::new(start.back_end, q));
+    let workers = (0..).zip(interfaces);
+    let workers = workers.map(|(pair, interface)| Worker::new(&region, pair, interface));
+    let workers = workers.collect::<io::Result<Vec<Worker>>>()?;
+    let rings = workers.iter().map(Worker::rings);
+    let rings = rings.collect::<io::Result<Vec<_>>>()?;
+
+    sandbox::drop_rights(start.port.0).map_err(Ending::Sandbox)?;
+    let crew = Crew::muster(workers)?;
+    sandbox::close(region.size(), start.queues).map_err(Ending::Sandbox)?;
+
+    front.negotiate(wanted(start), start.queues)?;
+    front.share(&region)?;
+    for (index, ring) in (0..).zip(rings.iter().flatten()) {
+        front.start(index, ring)?;
+    }
+    front.settle()?;
+    drop(rings);
+    crew.start();
+    let (port, back_end) = (&start.name, start.back_end.as_str());
+    tracing::info!(port, back_end, queues = start.queues, "driver runs");
+    serve(link, &front, &crew)
+}
+
+/// Answers pings until the connection, the supervisor or a thread ends.
+fn serve(link: &mut Link<Ask, Tell>, front: &Front, crew: &Crew) -> Result<(), Ending> {
+    loop {
+        let [spoken, closed, over] = wait(link, front, crew)?;
+        if over && let Some(why) = crew.why.lock().ok().and_then(|mut why| why.take()) {
+            return Err(Ending::Worker(why));
+        }
+        // The switch says nothing after the set-up: it has closed the connection, or is not ours.
+        if closed {
+            return Ok(());
+        }
+        if spoken && !hear(link, crew)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Which of supervisor, switch and threads have something to say.
+fn wait(link: &Link<Ask, Tell>, front: &Front, crew: &Crew) -> io::Result<[bool; 3]> {
+    let mut fds = [link.as_fd(), front.as_fd(), crew.over.as_fd()]
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match rustix::event::poll(&mut fds, None) {
+        Ok(_) => Ok(fds.map(|fd| !fd.revents().is_empty())),
+        Err(rustix::io::Errno::INTR) => Ok([false; 3]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes what the supervisor says. `false` when it wants us to end, or is gone.
+fn hear(link: &mut Link<Ask, Tell>, crew: &Crew) -> io::Result<bool> {
+    loop {
+        match link.recv()? {
+            Received::Message(Tell::Ping, _) => answer_ping(link, crew)?,
+            Received::Nothing => return Ok(true),
+            Received::Closed | Received::Message(Tell::Stop, _) => return Ok(false),
+            Received::Message(..) => {}
+        }
+    }
+}
+
+/// Answers if every thread has turned since the last ping; a thread that hangs keeps us silent.
+fn answer_ping(link: &Link<Ask, Tell>, crew: &Crew) -> io::Result<()> {
+    if crew.beats.iter().all(|beat| beat.is_alive()) {
+        link.send(&Ask::Pong(crew.refused()), &[])?;
+        crew.beats.iter().for_each(|beat| beat.ask());
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The switch's side of a queue, written from the standard alone.
+pub(crate) struct Device {
+    region: Arc<Region>,
+    place: QueuePlace,
+    seen: u16,
+    used: u16,
+}
+
+impl Device {
+    pub(crate) fn new(region: &Arc<Region>, queue: u16) -> Self {
+        Self {
+            region: region.clone(),
+            place: region.place(queue),
+            seen: 0,
+            used: 0,
+        }
+    }
+
+    /// The next available buffer: number, address, length, flags.
+    pub(crate) fn take(&mut self) -> Option<(u16, u64, u32, u16)> {
+        let index = self
+            .region
+            .u16(self.place.available + 2)
+            .load(Ordering::Acquire);
+        if index == self.seen {
+            return None;
+        }
+        let slot = self.place.available + 4 + 2 * u64::from(self.seen % QUEUE_SIZE);
+        let id = self.region.u16(slot).load(Ordering::Relaxed);
+        self.seen = self.seen.wrapping_add(1);
+        let at = self.place.descriptors + 16 * u64::from(id);
+        let address = self.region.u64(at).load(Ordering::Relaxed);
+        let len = self.region.u32(at + 8).load(Ordering::Relaxed);
+        let flags = self.region.u16(at + 12).load(Ordering::Relaxed);
+        Some((id, address, len, flags))
+    }
+
+    pub(crate) fn give(&mut self, id: u32, len: u32) {
+        let at = self.place.used + 4 + 8 * u64::from(self.used % QUEUE_SIZE);
+        self.region.u32(at).store(id, Ordering::Relaxed);
+        self.region.u32(at + 4).store(len, Ordering::Relaxed);
+        self.used = self.used.wrapping_add(1);
+        let index = self.region.u16(self.place.used + 2);
+        index.store(self.used, Ordering::Release);
+    }
+
+    fn want_kick_at(&self, index: u16) {
+        let event = self.place.used + 4 + 8 * u64::from(QUEUE_SIZE);
+        self.region.u16(event).store(index, Ordering::Relaxed);
+    }
+
+    fn call_wanted_at(&self) -> u16 {
+        let event = self.place.available + 4 + 2 * u64::from(QUEUE_SIZE);
+        self.region.u16(event).load(Ordering::Relaxed)
+    }
+}
+
+fn pair(direction: Direction) -> (Queue, Device) {
+    let region = Arc::new(Region::heap(1));
+    let index = match direction {
+        Direction::FromSwitch => 0,
+        Direction::ToSwitch => 1,
+    };
+    let device = Device::new(&region, index);
+    (Queue::new(region, index, direction), device)
+}
+
+#[test]
+fn a_descriptor_says_where_and_how_long_and_who_writes() {
+    let (mut queue, mut device) = pair(Direction::ToSwitch);
+    queue.lend(7, 4, 100);
+    assert_eq!(device.take(), None, "not before it is published");
+    queue.publish();
+    let place = queue.place();
+    assert_eq!(device.take(), Some((7, place.buffer(7) + 4, 100, 0)));
+    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    queue.lend(255, 0, BUFFER);
+    queue.publish();
+    let address = queue.place().buffer(255);
+    assert_eq!(device.take(), Some((255, address, BUFFER, 2)));
+    assert_eq!(address + u64::from(BUFFER), queue.region.place(1).buffer(0));
+}
+
+#[test]
+fn a_hostile_used_ring_is_a_fault() {
+    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    queue.lend(3, 0, 100);
+    queue.publish();
+    device.give(3, 100);
+    assert_eq!(queue.take(), Ok(Some(Used { id: 3, len: 100 })));
+    device.give(3, 100);
+    assert_eq!(queue.take(), Err(Fault::Ahead { ahead: 1, lent: 0 }));
+
+    let (mut queue, mut device) = pair(Direction::FromSwitch);
+    queue.lend(3, 0, 100);
+    queue.lend(4, 0, 100);
+    device.give(3, 12);
+    device.give(3, 12);
+    assert_eq!(queue.take(), Ok(Some(Used { id: 3, len: 12 })));
+    assert_eq!(queue.take(), Err(Fault::NotLent(3)), "twice");
+
+    for (id, len, fault) in [
+        (256, 1, Fault::NotLent(256)),
+        (u32::MAX, 1, Fault::NotLent(u32::MAX)),
+        (65_539, 1, Fault::NotLent(65_539)),
+        (
+            3,
+            101,
+            Fault::TooLong {
+                written: 101,
+                room: 100,
+            },
+        ),
+        (
+            3,
+            u32::MAX,
+            Fault::TooLong {
+                written: u32::MAX,
+                room: 100,
+            },
+        ),
+    ] {
+        let (mut queue, mut device) = pair(Direction::FromSwitch);
+        queue.lend(3, 0, 100);
+        device.give(id, len);
+        assert_eq!(queue.take(), Err(fault));
+    }
+
+    let (mut queue, device) = pair(Direction::ToSwitch);
+    queue.lend(3, 0, 100);
+    device
+        .region
+        .u16(device.place.used + 2)
+        .store(2, Ordering::Relaxed);
+    assert_eq!(queue.take(), Err(Fault::Ahead { ahead: 2, lent: 1 }));
+    device
+        .region
+        .u16(device.place.used + 2)
+        .store(u16::MAX, Ordering::Relaxed);
+    let ahead = u16::MAX;
+    assert_eq!(queue.arm(), Err(Fault::Ahead { ahead, lent: 1 }));
+}
+
+#[test]
+fn calls_are_asked_for_and_declined() {
+    let (mut queue, mut device) = pair(Direction::ToSwitch);
+    for id in 0..2 {
+        queue.lend(id, 0, 60);
+    }
+    queue.publish();
+    assert_eq!(queue.arm(), Ok(false));
+    assert_eq!(device.call_wanted_at(), 0);
+    device.give(0, 0);
+    assert_eq!(queue.arm(), Ok(true), "one is there already");
+    assert!(queue.take().unwrap().is_some());
+    queue.disarm();
+    assert_eq!(device.call_wanted_at(), 0u16);
+    assert_eq!(queue.arm(), Ok(false));
+    assert_eq!(device.call_wanted_at(), 1);
+}
+
+#[test]
+fn kicks_go_by_the_event_index() {
+    let (mut queue, device) = pair(Direction::ToSwitch);
+    queue.lend(0, 0, 60);
+    assert!(queue.publish(), "index 0 is asked for from the start");
+    assert!(!queue.publish(), "nothing new");
+    queue.lend(1, 0, 60);
+    assert!(!queue.publish(), "the event has been passed before");
+    device.want_kick_at(4);
+    for id in 2..4 {
+        queue.lend(id, 0, 60);
+        assert!(!queue.publish());
+    }
+    queue.lend(4, 0, 60);
+    assert!(queue.publish());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Buffers go round and round, far beyond the wrap of the index, in any order of return; each comes back once,
+    /// with the length that the device said.
+    #[test]
+    fn buffers_come_back_once(seed in any::<u64>(), rounds in 1usize..2000) {
+        let (mut queue, mut device) = pair(Direction::FromSwitch);
+        let mut random = seed | 1;
+        let mut next = move |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random % below as u64) as usize
+        };
+        let mut here: Vec<u16> = (0..QUEUE_SIZE).collect();
+        let mut there: Vec<u16> = Vec::new();
+        let mut expected = VecDeque::new();
+        for _ in 0..rounds {
+            for _ in 0..next(64) {
+                if here.is_empty() { break; }
+                let id = here.swap_remove(next(here.len()));
+                queue.lend(id, 0, BUFFER);
+            }
+            queue.publish();
+            while let Some((id, ..)) = device.take() { there.push(id); }
+            for _ in 0..next(64) {
+                if there.is_empty() { break; }
+                let id = there.swap_remove(next(there.len()));
+                let len = next(BUFFER as usize + 1) as u32;
+                device.give(id.into(), len);
+                expected.push_back(Used { id, len });
+            }
+            while let Some(used) = queue.take().expect("an honest device") {
+                prop_assert_eq!(Some(used), expected.pop_front());
+                here.push(used.id);
+            }
+            prop_assert!(expected.is_empty());
+            prop_assert_eq!(usize::from(queue.lent_count), there.len());
+        }
+    }
+
+    /// Whatever the other side writes, nothing here leaves its bounds or gives a buffer twice.
+    #[test]
+    fn garbage_in_the_used_ring(words in proptest::collection::vec(any::<u32>(), 1..64), small in any::<bool>()) {
+        let (mut queue, device) = pair(Direction::FromSwitch);
+        for id in 0..QUEUE_SIZE { queue.lend(id, 0, 2000); }
+        queue.publish();
+        for (at, word) in words.iter().enumerate() {
+            let word = if small { word % 300 } else { *word };
+            let offset = device.place.used + 4 * (at as u64);
+            device.region.u32(offset).store(word, Ordering::Relaxed);
+        }
+        let mut back = std::collections::HashSet::new();
+        while let Ok(Some(used)) = queue.take() {
+            prop_assert!(used.len <= 2000 && back.insert(used.id));
+        }
+    }
+}

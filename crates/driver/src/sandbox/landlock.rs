@@ -1,0 +1,86 @@
+//! Landlock (Linux, `Documentation/userspace-api/landlock.rst`): no path can be opened, no TCP port bound or connected
+//! to, no process outside signalled.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// `struct landlock_ruleset_attr`; older kernels know only its start.
+#[repr(C)]
+#[derive(Debug, PartialEq, Eq)]
+struct Ruleset {
+    fs: u64,
+    net: u64,
+    scoped: u64,
+}
+
+/// `LANDLOCK_CREATE_RULESET_VERSION`.
+const VERSION: u32 = 1;
+/// Bits of `LANDLOCK_ACCESS_FS_*` by the version that brought them: 13, then REFER, TRUNCATE, IOCTL_DEV.
+const FS_BITS: [u32; 5] = [13, 14, 15, 15, 16];
+/// `LANDLOCK_ACCESS_NET_BIND_TCP` and `_CONNECT_TCP`, from version 4.
+const NET: u64 = 3;
+/// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `_SIGNAL`, from version 6.
+const SCOPED: u64 = 3;
+
+/// What a kernel of this version (at least 1) can forbid, and how much of the structure it knows.
+fn ruleset(version: usize) -> (Ruleset, usize) {
+    let bits = FS_BITS[version.clamp(1, FS_BITS.len()) - 1];
+    let rules = Ruleset {
+        fs: (1 << bits) - 1,
+        net: if version >= 4 { NET } else { 0 },
+        scoped: if version >= 6 { SCOPED } else { 0 },
+    };
+    let size = match version {
+        0..=3 => 8,
+        4 | 5 => 16,
+        _ => size_of::<Ruleset>(),
+    };
+    (rules, size)
+}
+
+/// Forbids this thread, and all it starts, everything that Landlock knows. A kernel without Landlock is logged.
+///
+/// # Errors
+/// A kernel that has it refuses.
+pub(super) fn deny_all() -> io::Result<()> {
+    // SAFETY: with this flag the kernel reads no structure.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0usize, 0usize, VERSION) };
+    let Ok(version @ 1..) = usize::try_from(version) else {
+        let error = io::Error::last_os_error();
+        tracing::info!("no Landlock: {error}");
+        return Ok(());
+    };
+    let (rules, size) = ruleset(version);
+    // SAFETY: the kernel reads `size` bytes of the structure, which is at least as long.
+    let set =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) };
+    if set < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call takes two numbers.
+    let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, set, 0) };
+    let error = Errno::from_io_error(&io::Error::last_os_error());
+    // SAFETY: the descriptor is the one that was made above, and nobody else knows it.
+    unsafe { libc::close(set as i32) };
+    match (done, error) {
+        (0, _) => Ok(()),
+        (_, error) => Err(error.unwrap_or(Errno::PERM).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kernel_is_asked_for_what_it_knows() {
+        let rules = |fs, net, scoped| Ruleset { fs, net, scoped };
+        assert_eq!(ruleset(1), (rules(0x1fff, 0, 0), 8));
+        assert_eq!(ruleset(3), (rules(0x7fff, 0, 0), 8));
+        assert_eq!(ruleset(4), (rules(0x7fff, 3, 0), 16));
+        assert_eq!(ruleset(5), (rules(0xffff, 3, 0), 16));
+        assert_eq!(ruleset(7), (rules(0xffff, 3, 3), 24));
+    }
+}

@@ -1,0 +1,337 @@
+//! One queue pair of a driver: a thread that moves frames between its interface queue and the switch.
+//!
+//! ```text
+//! loop:  in      interface -> free buffers -> lent to the switch, at most a batch; one kick
+//!        out     buffers from the switch -> interface, at most a batch; lent again; one kick
+//!        sleep   when neither moved anything: ask for calls, look once more, wait
+//! ```
+//!
+//! Nothing polls. Wake-ups are edges (`EPOLLET`), which costs no reading of event descriptors: a worker only sleeps
+//! after it has emptied what it sleeps on. Where a side takes no more, the other is not asked for more: frames of the
+//! switch wait in its queue (it drops by name when that is full), frames of the interface in the interface.
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use channel::driving::Refused;
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::frames::{BATCH, HEADER, Interface, Outgoing, Received, Stop};
+use crate::front::Ring;
+use crate::queue::{Direction, Fault, Queue, Used};
+use crate::region::{BUFFER, QUEUE_SIZE, Region};
+
+/// Why a worker ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkerError {
+    #[error("the interface is lost: {0}")]
+    Interface(io::Error),
+    #[error(transparent)]
+    Switch(#[from] Fault),
+    #[error("a frame of {0} bytes came from the switch")]
+    Short(u32),
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl WorkerError {
+    /// Only a new descriptor of the interface helps.
+    pub(crate) fn device_lost(&self) -> bool {
+        matches!(self, Self::Interface(_))
+    }
+}
+
+/// What the main thread sees of a worker, and the worker of the main thread.
+#[derive(Debug)]
+pub(crate) struct Beat {
+    /// Written to wake the worker.
+    wake: OwnedFd,
+    asked: AtomicU64,
+    answered: AtomicU64,
+    by_interface: AtomicU64,
+    too_long: AtomicU64,
+}
+
+impl Beat {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            wake: event()?,
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            by_interface: AtomicU64::new(0),
+            too_long: AtomicU64::new(0),
+        })
+    }
+
+    /// Asks the worker for a sign of life.
+    pub(crate) fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        // Full only if the worker has not turned for ages, and then that is what shows.
+        let _ = ring(&self.wake);
+    }
+
+    /// Whether it has given one since it was asked last.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) == self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Frames that it could not pass on.
+    pub(crate) fn refused(&self) -> Refused {
+        Refused {
+            by_interface: self.by_interface.load(Ordering::Relaxed),
+            too_long: self.too_long.load(Ordering::Relaxed),
+        }
+    }
+
+    fn answer(&self, refused: Refused) {
+        let asked = self.asked.load(Ordering::Relaxed);
+        self.answered.store(asked, Ordering::Relaxed);
+        self.by_interface
+            .store(refused.by_interface, Ordering::Relaxed);
+        self.too_long.store(refused.too_long, Ordering::Relaxed);
+    }
+}
+
+/// A queue with the descriptors that tell of it.
+#[derive(Debug)]
+struct Side {
+    queue: Queue,
+    kick: OwnedFd,
+    call: OwnedFd,
+}
+
+impl Side {
+    fn new(region: &Arc<Region>, index: u16, direction: Direction) -> io::Result<Self> {
+        Ok(Self {
+            queue: Queue::new(region.clone(), index, direction),
+            kick: event()?,
+            call: event()?,
+        })
+    }
+
+    fn publish(&mut self) -> io::Result<()> {
+        if self.queue.publish() {
+            ring(&self.kick)?;
+        }
+        Ok(())
+    }
+
+    fn ring(&self) -> io::Result<Ring> {
+        Ok(Ring {
+            place: self.queue.place(),
+            kick: self.kick.try_clone()?,
+            call: self.call.try_clone()?,
+        })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    interface: Interface,
+    epoll: OwnedFd,
+    beat: Arc<Beat>,
+    refused: Refused,
+    /// Frames for the interface.
+    from_switch: Side,
+    /// Frames of the interface.
+    to_switch: Side,
+    /// Buffers of `to_switch` that nobody uses; the last one used is warm.
+    free: Vec<u16>,
+    /// Frames that came from the switch and wait for the interface, oldest first.
+    waiting: Vec<Used>,
+    /// The interface takes no more: it says when it does.
+    blocked: bool,
+    /// Kept for their memory.
+    buffers: Vec<*mut u8>,
+    received: Vec<Received>,
+    outgoing: Vec<Outgoing>,
+}
+
+// SAFETY: the pointers in `buffers` and `outgoing` point into the region, which the queues keep alive and which may be
+// used from any thread.
+unsafe impl Send for Worker {}
+
+impl Worker {
+    /// The worker of queue pair `pair`; its buffers for frames of the switch are lent already.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new(region: &Arc<Region>, pair: u16, interface: Interface) -> io::Result<Self> {
+        let from_switch = Side::new(region, 2 * pair, Direction::FromSwitch)?;
+        let to_switch = Side::new(region, 2 * pair + 1, Direction::ToSwitch)?;
+        let beat = Arc::new(Beat::new()?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let none = epoll::EventData::new_u64(0);
+        for fd in [&from_switch.call, &to_switch.call, &beat.wake] {
+            epoll::add(&epoll, fd, none, edges)?;
+        }
+        epoll::add(&epoll, &interface, none, edges)?;
+        let mut worker = Self {
+            interface,
+            epoll,
+            beat,
+            refused: Refused::default(),
+            from_switch,
+            to_switch,
+            free: (0..QUEUE_SIZE).rev().collect(),
+            waiting: Vec::with_capacity(BATCH),
+            blocked: false,
+            buffers: Vec::with_capacity(BATCH),
+            received: Vec::with_capacity(BATCH),
+            outgoing: Vec::with_capacity(BATCH),
+        };
+        for id in 0..QUEUE_SIZE {
+            worker.from_switch.queue.lend(id, 0, BUFFER);
+        }
+        worker.from_switch.publish()?;
+        worker.to_switch.queue.disarm();
+        Ok(worker)
+    }
+
+    /// Its queues, from the switch and to it.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn rings(&self) -> io::Result<[Ring; 2]> {
+        Ok([self.from_switch.ring()?, self.to_switch.ring()?])
+    }
+
+    pub(crate) fn beat(&self) -> Arc<Beat> {
+        self.beat.clone()
+    }
+
+    /// Moves frames until something is wrong.
+    pub(crate) fn run(mut self) -> WorkerError {
+        loop {
+            if let Err(error) = self.turn() {
+                return error;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), WorkerError> {
+        self.beat.answer(self.refused);
+        let received = self.receive()?;
+        let sent = self.send()?;
+        if !received && !sent && !self.prepare_sleep()? {
+            self.sleep()?;
+        }
+        Ok(())
+    }
+
+    /// From the interface to the switch. `true` when there may be more.
+    fn receive(&mut self) -> Result<bool, WorkerError> {
+        while let Some(used) = self.to_switch.queue.take()? {
+            self.free.push(used.id);
+        }
+        let count = self.free.len().min(BATCH);
+        if count == 0 {
+            return Ok(false);
+        }
+        let first = self.free.len() - count;
+        let queue = &mut self.to_switch.queue;
+        self.buffers.clear();
+        let ids = self.free[first..].iter().rev();
+        self.buffers.extend(ids.map(|id| queue.buffer(*id)));
+        self.received.clear();
+        let interface = &mut self.interface;
+        let stop = interface
+            .receive(&self.buffers, &mut self.received, &mut self.refused)
+            .map_err(WorkerError::Interface)?;
+        for frame in &self.received {
+            // As many as there were buffers, at most.
+            let Some(id) = self.free.pop() else { break };
+            match frame.len {
+                // It goes to the other end, out of the way of those that follow.
+                0 => self.free.insert(0, id),
+                len => queue.lend(id, frame.start, len),
+            }
+        }
+        self.to_switch.publish()?;
+        Ok(stop == Stop::Done)
+    }
+
+    /// From the switch to the interface. `true` when there may be more.
+    fn send(&mut self) -> Result<bool, WorkerError> {
+        let room = BATCH - self.waiting.len();
+        for _ in 0..room {
+            let Some(used) = self.from_switch.queue.take()? else {
+                break;
+            };
+            // A frame that is too short for Ethernet is for the interface to refuse; one without its header is none.
+            if used.len <= HEADER {
+                return Err(WorkerError::Short(used.len));
+            }
+            self.waiting.push(used);
+        }
+        if self.waiting.is_empty() {
+            return Ok(false);
+        }
+        let queue = &mut self.from_switch.queue;
+        self.outgoing.clear();
+        self.outgoing
+            .extend(self.waiting.iter().map(|used| Outgoing {
+                buffer: queue.buffer(used.id),
+                len: used.len,
+            }));
+        let sent = self.interface.send(&self.outgoing, &mut self.refused);
+        let (done, stop) = sent.map_err(WorkerError::Interface)?;
+        for used in self.waiting.drain(..done) {
+            queue.lend(used.id, 0, BUFFER);
+        }
+        self.from_switch.publish()?;
+        self.set_blocked(stop == Stop::Wait)?;
+        Ok(stop == Stop::Done)
+    }
+
+    /// Hears of room in the interface only while that is wanted: a socket tells of every frame that has left.
+    fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
+        if std::mem::replace(&mut self.blocked, blocked) == blocked {
+            return Ok(());
+        }
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        flags.set(epoll::EventFlags::OUT, blocked);
+        let none = epoll::EventData::new_u64(0);
+        Ok(epoll::modify(&self.epoll, &self.interface, none, flags)?)
+    }
+
+    /// Asks for calls. `true` when there is something to do already.
+    fn prepare_sleep(&mut self) -> Result<bool, WorkerError> {
+        // While the interface takes nothing, more frames of the switch are of no use.
+        let frames = !self.blocked && self.from_switch.queue.arm()?;
+        // Buffers that come back are only waited for when there are none.
+        let buffers = self.free.is_empty() && self.to_switch.queue.arm()?;
+        Ok(frames || buffers)
+    }
+
+    fn sleep(&mut self) -> Result<(), WorkerError> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 4];
+        match epoll::wait(&self.epoll, &mut events[..], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+}
+
+fn event() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Adds one to an event descriptor. One that is full has been rung already.
+pub(crate) fn ring(event: &OwnedFd) -> io::Result<()> {
+    match rustix::io::write(event, &1u64.to_ne_bytes()) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

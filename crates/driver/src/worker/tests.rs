@@ -1,0 +1,213 @@
+//! A worker between a socket in the place of a TAP device, which keeps frames apart as one does, and a switch that is
+//! played here.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::*;
+use channel::driving::BackEnd;
+
+use crate::frames::HEADROOM;
+use crate::queue::tests::Device;
+
+const SOON: Duration = Duration::from_secs(20);
+const HEADER_BYTES: usize = HEADER as usize;
+
+/// A worker that runs, and what is at its two ends.
+struct World {
+    region: Arc<Region>,
+    wire: OwnedFd,
+    from_switch: Device,
+    to_switch: Device,
+    calls: [OwnedFd; 2],
+    beat: Arc<Beat>,
+    thread: JoinHandle<WorkerError>,
+}
+
+fn world() -> World {
+    let region = Arc::new(Region::heap(1));
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let ends =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let worker = Worker::new(&region, 0, Interface::new(BackEnd::Tap, ends.0)).unwrap();
+    let calls = worker.rings().unwrap().map(|ring| ring.call);
+    World {
+        from_switch: Device::new(&region, 0),
+        to_switch: Device::new(&region, 1),
+        wire: ends.1,
+        calls,
+        beat: worker.beat(),
+        thread: std::thread::spawn(move || worker.run()),
+        region,
+    }
+}
+
+/// Frame number `n`, with its header: its length and all its bytes say which one it is.
+fn frame(n: u32) -> Vec<u8> {
+    let len = HEADER_BYTES + 14 + (n as usize).wrapping_mul(7919) % 3000;
+    (0..len).map(|at| (at as u32 ^ n ^ n >> 8) as u8).collect()
+}
+
+impl World {
+    fn bytes(&self, address: u64, len: u32) -> Vec<u8> {
+        let start = self.region.pointer(address, len.into());
+        // SAFETY: `pointer` checked the bounds; the buffer was lent to us, so nobody else writes it.
+        unsafe { std::slice::from_raw_parts(start, len as usize) }.to_vec()
+    }
+
+    /// Takes a frame that the worker has lent to the switch, and gives the buffer back.
+    fn switch_takes(&mut self) -> Option<Vec<u8>> {
+        let (id, address, len, flags) = self.to_switch.take()?;
+        assert_eq!(flags, 0, "for reading");
+        let first = self.region.place(1).buffer(id);
+        assert_eq!(address, first + u64::from(HEADROOM));
+        let bytes = self.bytes(address, len);
+        self.to_switch.give(id.into(), 0);
+        ring(&self.calls[1]).unwrap();
+        Some(bytes)
+    }
+
+    /// Gives the worker a frame of the switch; `false` when there is no buffer for it.
+    fn switch_gives(&mut self, frame: &[u8]) -> bool {
+        let Some((id, address, len, flags)) = self.from_switch.take() else {
+            return false;
+        };
+        assert_eq!((flags, len), (2, BUFFER), "for writing");
+        let start = self.region.pointer(address, len.into());
+        // SAFETY: `pointer` checked the bounds, and the buffer was lent to us.
+        unsafe { std::slice::from_raw_parts_mut(start, frame.len()) }.copy_from_slice(frame);
+        self.from_switch.give(id.into(), frame.len() as u32);
+        ring(&self.calls[0]).unwrap();
+        true
+    }
+
+    fn wire_gives(&self, frame: &[u8]) -> bool {
+        match rustix::io::write(&self.wire, frame) {
+            Ok(len) => len == frame.len(),
+            Err(Errno::AGAIN) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn wire_takes(&self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; 70_000];
+        match rustix::io::read(&self.wire, &mut bytes) {
+            Ok(len) => Some(bytes[..len].to_vec()),
+            Err(Errno::AGAIN) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn end(self) -> WorkerError {
+        drop(self.wire);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Lets `turn` make progress until it says that all is done.
+fn until(mut turn: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !turn() {
+        assert!(start.elapsed() < SOON, "no progress");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn every_frame_crosses_once_and_in_order_both_ways() {
+    const FRAMES: u32 = 5000;
+    let mut world = world();
+    // In, out: frames given and frames taken. Each end is now ahead, now behind, so that all four sides run full.
+    let (mut given, mut taken) = ([0; 2], [0; 2]);
+    let mut turn = 0u32;
+    until(|| {
+        turn = turn.wrapping_add(1);
+        let patience = turn / 512 % 4;
+        if patience != 0 && given[0] < FRAMES && world.wire_gives(&frame(given[0])) {
+            given[0] += 1;
+        }
+        if patience != 1 && given[1] < FRAMES && world.switch_gives(&frame(given[1])) {
+            given[1] += 1;
+        }
+        if patience != 2
+            && let Some(got) = world.switch_takes()
+        {
+            assert!(got == frame(taken[0]), "to the switch: frame {}", taken[0]);
+            taken[0] += 1;
+        }
+        if patience != 3
+            && let Some(got) = world.wire_takes()
+        {
+            assert!(got == frame(taken[1]), "to the wire: frame {}", taken[1]);
+            taken[1] += 1;
+        }
+        taken == [FRAMES; 2]
+    });
+    assert_eq!(world.beat.refused(), Refused::default());
+    assert!(world.end().device_lost());
+}
+
+#[test]
+fn a_wire_that_takes_nothing_holds_the_switch_back_and_loses_nothing() {
+    let mut world = world();
+    let mut given = 0;
+    // Until the socket, the worker and all buffers are full.
+    let mut idle = Instant::now();
+    while idle.elapsed() < Duration::from_millis(50) {
+        while world.switch_gives(&frame(given)) {
+            given += 1;
+            idle = Instant::now();
+        }
+    }
+    assert!(given >= u32::from(QUEUE_SIZE));
+    // The other direction goes on.
+    assert!(world.wire_gives(&frame(7)));
+    until(|| world.switch_takes().is_some_and(|got| got == frame(7)));
+    let mut taken = 0;
+    until(|| {
+        while let Some(got) = world.wire_takes() {
+            assert!(got == frame(taken), "frame {taken}");
+            taken += 1;
+        }
+        taken == given
+    });
+    world.end();
+}
+
+#[test]
+fn a_sign_of_life_is_given_even_at_rest() {
+    let world = world();
+    assert!(world.beat.is_alive(), "nobody has asked");
+    for _ in 0..3 {
+        world.beat.ask();
+        until(|| world.beat.is_alive());
+    }
+    world.end();
+}
+
+#[test]
+fn what_the_switch_may_not_do_ends_the_worker() {
+    let mut world = world();
+    let (id, ..) = world.from_switch.take().unwrap();
+    world.from_switch.give(id.into(), HEADER);
+    ring(&world.calls[0]).unwrap();
+    assert!(matches!(
+        world.thread.join().unwrap(),
+        WorkerError::Short(HEADER)
+    ));
+
+    let mut world = self::world();
+    world.to_switch.give(3, 0);
+    ring(&world.calls[1]).unwrap();
+    // It looks when it has something to send.
+    world.wire_gives(&frame(1));
+    let error = world.thread.join().unwrap();
+    assert!(
+        matches!(error, WorkerError::Switch(Fault::Ahead { .. })),
+        "{error}"
+    );
+    assert!(!error.device_lost());
+}

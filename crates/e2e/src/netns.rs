@@ -1,0 +1,110 @@
+//! Network namespaces of a test's own. They have no name that others see, and end with the test.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::LinkNameSpaceType;
+
+use crate::process::Process;
+use crate::wait::eventually;
+
+/// How long a new namespace may take.
+const START: Duration = Duration::from_secs(10);
+
+/// A network namespace.
+pub struct Netns {
+    process: Process,
+}
+
+impl Netns {
+    /// Whether this machine lets us make namespaces and TAP devices. If not, says so: the test is to be skipped.
+    pub fn allowed() -> bool {
+        let tun = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun");
+        let unshare = Command::new("unshare").args(["--net", "true"]).output();
+        let why = match (tun, unshare) {
+            (Err(error), _) => format!("/dev/net/tun: {error}"),
+            (_, Err(error)) => format!("unshare: {error}"),
+            (_, Ok(output)) if !output.status.success() => {
+                String::from_utf8_lossy(&output.stderr).trim().to_owned()
+            }
+            _ => return true,
+        };
+        eprintln!("skipped: no TAP devices or network namespaces here ({why})");
+        false
+    }
+
+    /// A new namespace; `folder` is for its log.
+    pub fn new(name: &str, folder: &Path) -> Netns {
+        let args = ["--net", "sleep", "infinity"].map(str::to_owned);
+        let process = Process::start(name, "unshare", &args, &folder.join(name));
+        let netns = Netns { process };
+        let own = std::fs::read_link("/proc/self/ns/net").expect("there are namespaces");
+        eventually("a new network namespace", START, || {
+            let other = std::fs::read_link(netns.path()).ok()?;
+            (other != own).then_some(())
+        });
+        netns.ip("link set lo up");
+        netns
+    }
+
+    /// The file that stands for it, as long as it lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.process.pid()).into()
+    }
+
+    /// Runs something in it. Sockets that it makes stay in it.
+    pub fn run<R: Send>(&self, what: impl FnOnce() -> R + Send) -> R {
+        let path = self.path();
+        std::thread::scope(|scope| {
+            let done = scope.spawn(move || {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                let file = rustix::fs::open(&path, flags, Mode::empty()).expect("it lives");
+                let kind = Some(LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(file.as_fd(), kind).expect("rights");
+                what()
+            });
+            done.join().expect("no panic in the namespace")
+        })
+    }
+
+    /// `ip` with these arguments, which must succeed.
+    pub fn ip(&self, arguments: &str) -> String {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let output = self.run(|| Command::new("ip").args(&arguments).output());
+        let output = output.expect("ip runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ip {arguments:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Another namespace's number, for `ip link set ... netns`.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// A listening TCP socket.
+    pub fn listen(&self, address: &str) -> TcpListener {
+        self.run(|| TcpListener::bind(address))
+            .expect("the address is here")
+    }
+
+    /// A TCP connection from here.
+    pub fn connect(&self, address: &str) -> TcpStream {
+        let address = address.parse().expect("an address");
+        let connected = self.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)));
+        connected.unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    /// A UDP socket.
+    pub fn udp(&self, address: &str) -> UdpSocket {
+        self.run(|| UdpSocket::bind(address))
+            .expect("the address is here")
+    }
+}

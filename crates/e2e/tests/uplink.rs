@@ -1,0 +1,937 @@
+//! Ports with a driver process: TAP ports that the host takes part with, and uplinks over any interface.
+//!
+//! Everything is in network namespaces of the test's own; where they cannot be had, a test says so and ends.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::{Lasthop, same_footprint};
+use e2e::netns::Netns;
+use e2e::numbered::{Stream, introduce, settle};
+use e2e::process::{Process, send as signal};
+use e2e::traffic::{iperf, ping, reachable};
+use e2e::turn;
+use e2e::wait::eventually;
+use rustix::process::Signal;
+use tempfile::TempDir;
+use testkit::packets::{Flow, SequenceChecker};
+use testkit::{FakeGuest, GuestConfig};
+
+const SOON: Duration = Duration::from_secs(20);
+/// Bytes of a checked TCP transfer in each direction.
+const LOAD: usize = 32 << 20;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// A `[[port]]` of kind `tap` in a namespace.
+fn tap(name: &str, netns: &Path, address: &str, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nnetns = \"{}\"\naddress = \"{address}\"\n{more}\n",
+        netns.display()
+    )
+}
+
+/// Byte number `at` of a load: a pattern that shows what is missing, doubled or out of place.
+fn pattern(at: usize) -> u8 {
+    (at ^ (at >> 8).wrapping_mul(7) ^ (at >> 16).wrapping_mul(31)) as u8
+}
+
+fn send_load(mut stream: TcpStream, size: usize) {
+    let load: Vec<u8> = (0..size).map(pattern).collect();
+    stream.write_all(&load).expect("the other end reads");
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .expect("an open connection");
+    // Until the other end has checked it all.
+    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    let mut verdict = [0];
+    stream
+        .read_exact(&mut verdict)
+        .expect("the other end is content");
+}
+
+fn check_load(listener: &TcpListener, size: usize) {
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    let mut got = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let len = stream.read(&mut got).expect("no pause");
+        if len == 0 {
+            break;
+        }
+        for byte in &got[..len] {
+            assert_eq!(*byte, pattern(at), "byte {at}");
+            at += 1;
+        }
+    }
+    assert_eq!(at, size);
+    stream.write_all(&[1]).expect("the other end listens");
+}
+
+/// A TCP transfer from one namespace to an address of another, every byte checked.
+fn transfer(from: &Netns, to: &Netns, address: &str, size: usize) {
+    let listener = to.listen(address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| check_load(&listener, size));
+        send_load(from.connect(address), size);
+    });
+}
+
+/// Asks over UDP until an answer comes; how often it asked.
+fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
+    for socket in [from, to] {
+        socket
+            .set_read_timeout(Some(Duration::from_millis(5)))
+            .expect("a time-out");
+    }
+    let peer = to.local_addr().expect("bound");
+    let start = Instant::now();
+    for count in 1u32.. {
+        // There may be no way at all for a moment.
+        let _ = from.send_to(&count.to_ne_bytes(), peer);
+        let mut got = [0; 4];
+        while let Ok((4, back)) = to.recv_from(&mut got) {
+            let _ = to.send_to(&got, back);
+            let mut answer = [0; 4];
+            match from.recv_from(&mut answer) {
+                Ok(_) if u32::from_ne_bytes(answer) == count => return count,
+                Ok(_) => {}
+                Err(error) => assert!(
+                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+                    "{error}"
+                ),
+            }
+        }
+        assert!(start.elapsed() < SOON, "no answer after {count} questions");
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Waits for what happens within microseconds.
+fn spin_until(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SOON, "it does not happen");
+        std::thread::yield_now();
+    }
+}
+
+fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
+    let pid = lasthop.port(port)["driver_process"]["pid"].as_u64()?;
+    u32::try_from(pid).ok()
+}
+
+#[test]
+fn tap_ports_join_two_namespaces() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let config = [
+        "[switch]\nname = \"host1\"\n",
+        &tap("t0", &a.path(), "10.1.0.1/24", "mtu = 1500"),
+        &tap(
+            "t1",
+            &b.path(),
+            "10.1.0.2/24",
+            "mac = \"02:00:00:00:00:77\"\ninterface = \"lan0\"",
+        ),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    for port in ["t0", "t1"] {
+        let status = lasthop.wait_port(port, "up");
+        assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
+        assert_eq!(status["kind"], "tap");
+        assert_eq!(status["ring"], "split");
+    }
+    assert!(b.ip("link show lan0").contains("02:00:00:00:00:77"));
+    assert!(b.ip("address show lan0").contains("10.1.0.2/24"));
+    turn.step("TCP both ways");
+    let before = lasthop.stats();
+    transfer(&a, &b, "10.1.0.2:5001", LOAD);
+    transfer(&b, &a, "10.1.0.1:5001", LOAD);
+    let moved = lasthop.stats().since(&before);
+    turn.step(&format!("{moved:?}"));
+    for port in ["t0", "t1"] {
+        let (packets, bytes) = (
+            moved.sent(port),
+            moved.get(&format!("{port}.from_guest.bytes")),
+        );
+        assert!(bytes > LOAD as u64, "{moved:?}");
+        // Acknowledgements included, a cut transfer would take twice as many.
+        assert!(
+            packets < LOAD as u64 / 1448,
+            "super-frames cross whole: {moved:?}"
+        );
+    }
+    turn.step("cut and checksummed where an interface wants that");
+    b.ip("link set lan0 down");
+    b.ip("link set lan0 up");
+    transfer(&a, &b, "10.1.0.2:5002", LOAD / 8);
+    let list = lasthop.ok(&["port", "list"]);
+    assert!(list.contains("lan0") && list.contains(" tap "), "{list}");
+    lasthop.stop();
+    let left = b.ip("link show");
+    assert!(
+        !left.contains("lan0"),
+        "its interface vanishes with it: {left}"
+    );
+}
+
+/// A process's line in its status file.
+fn proc_status(pid: u32, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.unwrap_or_default()
+        .trim_start_matches(':')
+        .trim()
+        .to_owned()
+}
+
+#[test]
+fn a_driver_has_no_rights() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let a = Netns::new("a", folder.path());
+    let lasthop = Lasthop::start(&tap("t0", &a.path(), "10.1.0.1/24", "queues = 2"));
+    lasthop.wait_port("t0", "up");
+    let pid = driver_pid(&lasthop, "t0").expect("a driver");
+    for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        assert_eq!(proc_status(pid, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(proc_status(pid, "Seccomp"), "2", "a filter");
+    assert_eq!(proc_status(pid, "NoNewPrivs"), "1");
+    assert_eq!(proc_status(pid, "Groups"), "");
+    let ids: Vec<String> = proc_status(pid, "Uid")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    assert!(ids.iter().all(|id| id != "0" && *id == ids[0]), "{ids:?}");
+    // Every thread, not the first alone.
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+    let tasks: Vec<_> = tasks.flatten().collect();
+    assert_eq!(tasks.len(), 3, "one for each queue pair");
+    for task in tasks {
+        let status = std::fs::read_to_string(task.path().join("status")).expect("it lives");
+        assert!(status.contains("Seccomp:\t2"), "{status}");
+        assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    }
+    let networks = ["self", &pid.to_string()]
+        .map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("root may look"));
+    assert_ne!(networks[0], networks[1], "a network of its own, and empty");
+    lasthop.stop();
+}
+
+/// A veth pair between two namespaces: `up0` with a Lasthop uplink, `wire0` at the other end.
+fn wire(near: &Netns, far: &Netns) {
+    near.ip(&format!(
+        "link add up0 type veth peer name wire0 netns {}",
+        far.pid()
+    ));
+    near.ip("link set up0 up");
+    far.ip("link set wire0 up");
+}
+
+fn uplink(netns: &Path, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\nnetns = \"{}\"\n{more}\n",
+        netns.display()
+    )
+}
+
+#[test]
+fn a_packet_uplink_leads_to_the_wire() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let config = [
+        &tap("t0", &near.path(), "10.1.0.1/24", ""),
+        &uplink(&host.path(), "driver = \"auto\""),
+    ]
+    .map(String::as_str)
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    let status = lasthop.wait_port("uplink", "up");
+    assert_eq!(status["driver_process"]["back_end"], "packet", "{status}");
+    turn.step("TCP both ways");
+    let before = lasthop.stats();
+    transfer(&near, &far, "10.1.0.9:5001", LOAD);
+    transfer(&far, &near, "10.1.0.1:5001", LOAD);
+    let moved = lasthop.stats().since(&before);
+    turn.step(&format!("{moved:?}"));
+    for port in ["t0", "uplink"] {
+        assert!(
+            moved.sent(port) < LOAD as u64 / 1448,
+            "super-frames cross whole: {moved:?}"
+        );
+    }
+    turn.step("without offloads on the wire");
+    far.run(|| {
+        let off = [
+            "-K", "wire0", "tx", "off", "tso", "off", "gso", "off", "gro", "off",
+        ];
+        let output = std::process::Command::new("ethtool").args(off).output();
+        assert!(output.expect("ethtool runs").status.success());
+    });
+    transfer(&near, &far, "10.1.0.9:5002", LOAD / 8);
+    transfer(&far, &near, "10.1.0.1:5002", LOAD / 8);
+    lasthop.stop();
+}
+
+/// One of two hosts: a TAP port in segment blue and one in the default segment, and a trunk to the other host.
+fn host_with_trunk(
+    blue: &Netns,
+    plain: &Netns,
+    number: u8,
+    interface: &str,
+    host: &Netns,
+) -> Lasthop {
+    let tap = |name, netns: &Netns, net: &str, more: &str| {
+        tap(
+            name,
+            &netns.path(),
+            &format!("10.{net}.0.{number}/24"),
+            more,
+        )
+    };
+    let config = [
+        "[[segment]]\nname = \"blue\"\nvlan = 10\n",
+        &tap("blue0", blue, "2", "segment = \"blue\""),
+        &tap("plain0", plain, "1", ""),
+        &uplink(
+            &host.path(),
+            "driver = \"packet\"\ntrunk = [\"blue\", \"default\"]\nqueues = 2",
+        )
+        .replace("up0", interface),
+    ]
+    .concat();
+    Lasthop::start(&config)
+}
+
+#[test]
+fn a_trunk_uplink_carries_tags() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let netns = |name| Netns::new(name, folder.path());
+    let [host, blue, plain] = ["host", "blue", "plain"].map(netns);
+    let [far, far_blue, far_plain] = ["far", "far_blue", "far_plain"].map(netns);
+    wire(&host, &far);
+    let here = host_with_trunk(&blue, &plain, 1, "up0", &host);
+    let there = host_with_trunk(&far_blue, &far_plain, 9, "wire0", &far);
+    for lasthop in [&here, &there] {
+        let status = lasthop.wait_port("uplink", "up");
+        assert_eq!(status["queue_pairs"], 2, "{status}");
+    }
+    turn.step("the tagged segment, both ways");
+    let before = here.stats();
+    transfer(&blue, &far_blue, "10.2.0.9:5001", LOAD / 4);
+    transfer(&far_blue, &blue, "10.2.0.1:5001", LOAD / 4);
+    turn.step("the untagged one");
+    transfer(&plain, &far_plain, "10.1.0.9:5001", LOAD / 4);
+    transfer(&far_plain, &plain, "10.1.0.1:5001", LOAD / 4);
+    let moved = here.stats().since(&before);
+    turn.step(&format!("{moved:?}"));
+    let sent = moved.sent("uplink");
+    assert!(
+        sent < LOAD as u64 / 1448,
+        "super-frames cross whole: {moved:?}"
+    );
+    turn.step("nobody is in both");
+    plain.ip("address add 10.2.0.7/24 dev plain0");
+    let stranger = plain.udp("10.2.0.7:0");
+    let asked = far_blue.udp("10.2.0.9:0");
+    asked
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .expect("a time-out");
+    let _ = stranger.send_to(b"hello", asked.local_addr().expect("bound"));
+    assert!(asked.recv_from(&mut [0; 16]).is_err());
+    turn.step("without offloads for tags");
+    for (netns, interface) in [(&host, "up0"), (&far, "wire0")] {
+        netns.run(|| {
+            let off = [
+                "-K", interface, "txvlan", "off", "rxvlan", "off", "tso", "off", "tx", "off",
+            ];
+            let output = std::process::Command::new("ethtool").args(off).output();
+            assert!(output.expect("ethtool runs").status.success());
+        });
+    }
+    transfer(&blue, &far_blue, "10.2.0.9:5002", LOAD / 8);
+    transfer(&far_blue, &blue, "10.2.0.1:5002", LOAD / 8);
+    here.stop();
+    there.stop();
+}
+
+const GUESTS: &str = "[[port]]\nname = \"a\"\nkind = \"vhost-user\"\nsocket = \"a.sock\"\n\
+                      [[port]]\nname = \"b\"\nkind = \"vhost-user\"\nsocket = \"b.sock\"\n";
+
+fn guest(lasthop: &Lasthop, name: &str, number: u8) -> FakeGuest {
+    let config = GuestConfig::default().guest(number);
+    let socket = lasthop.socket(&format!("{name}.sock"));
+    FakeGuest::connect(&socket, config).expect("the port takes a guest")
+}
+
+#[test]
+fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let config = [
+        // Apart from the guests, whose checker takes what the namespaces broadcast for damage.
+        "[[segment]]\nname = \"net\"\n",
+        GUESTS,
+        &tap("t0", &near.path(), "10.1.0.1/24", "segment = \"net\""),
+        &uplink(&host.path(), "driver = \"packet\"\nsegment = \"net\""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    let (mut a, mut b) = (guest(&lasthop, "a", 1), guest(&lasthop, "b", 2));
+    let flow = Flow::v4(1, 2);
+    introduce(&mut a, &mut b, flow);
+    lasthop.wait_port("uplink", "up");
+    let (asking, asked) = (near.udp("10.1.0.1:0"), far.udp("10.1.0.9:0"));
+    ask(&asking, &asked);
+    let before = lasthop.footprint();
+    let mut stream = Stream::new(0, flow);
+    let mut checker = SequenceChecker::default();
+    for (port, how) in [
+        ("uplink", Signal::KILL),
+        ("t0", Signal::KILL),
+        ("uplink", Signal::SEGV),
+        // It hangs, until the supervisor loses its patience.
+        ("t0", Signal::STOP),
+        ("uplink", Signal::KILL),
+    ] {
+        let old = driver_pid(&lasthop, port).expect("a driver");
+        let restarts = lasthop.port(port)["driver_process"]["restarts"]
+            .as_u64()
+            .expect("a number");
+        let died = Instant::now();
+        signal(old, how);
+        if how == Signal::SEGV {
+            // The first one ends in the runtime's handler, which lets the instruction try again: a real fault comes
+            // again, one from outside does not.
+            spin_until(|| {
+                let caught = u64::from_str_radix(&proc_status(old, "SigCgt"), 16).unwrap_or(0);
+                caught & 1 << 10 == 0
+            });
+            signal(old, how);
+        }
+        spin_until(|| {
+            matches!(
+                proc_status(old, "State").chars().next(),
+                None | Some('T' | 'Z' | 'X')
+            )
+        });
+        let questions = std::thread::scope(|scope| {
+            let back = scope.spawn(|| ask(&asking, &asked));
+            // Guests talk all the while, with no more on the way than the receiver has room for.
+            while !back.is_finished() {
+                if stream.sent() < checker.next_of(0) + 64 {
+                    stream.send(&mut a, 200);
+                }
+                e2e::numbered::collect(&mut b, &mut checker);
+            }
+            back.join().expect("an answer in the end")
+        });
+        turn.step(&format!(
+            "{port} after {how:?}: {questions} questions, {:.1} ms until the answer",
+            died.elapsed().as_secs_f64() * 1e3
+        ));
+        eventually("a new driver", SOON, || {
+            driver_pid(&lasthop, port).filter(|new| *new != old)
+        });
+        let after = lasthop.port(port)["driver_process"]["restarts"].as_u64();
+        assert_eq!(after, Some(restarts + 1));
+        let clean = settle(&mut b, &mut checker, &stream, SOON);
+        let stats = lasthop.stats();
+        assert!(clean, "of {} frames: {checker:?}, {stats:?}", stream.sent());
+    }
+    assert!(stream.sent() > 1000);
+    // Once its connection is up, nothing is left of those before.
+    lasthop.wait_port("uplink", "up");
+    ask(&asking, &asked);
+    same_footprint("drivers", &before, &lasthop.footprint());
+    near.ip("address show t0 to 10.1.0.1");
+    lasthop.stop();
+}
+
+#[test]
+fn ports_with_drivers_come_and_go() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let lasthop = Lasthop::start(&tap("t0", &a.path(), "10.1.0.1/24", ""));
+    lasthop.wait_port("t0", "up");
+    turn.step("a TAP port at run time");
+    let netns = b.path().display().to_string();
+    let add = ["port", "add", "t1", "--kind", "tap", "--netns", &netns];
+    lasthop.ok(&[&add[..], &["--address", "10.1.0.2/24"]].concat());
+    lasthop.wait_port("t1", "up");
+    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
+    turn.step("control is killed: its successor has the drivers as they are");
+    let pids = ["t0", "t1"].map(|port| driver_pid(&lasthop, port));
+    let control = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_control();
+    lasthop.wait_control(control);
+    assert_eq!(pids, ["t0", "t1"].map(|port| driver_pid(&lasthop, port)));
+    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    turn.step("what cannot be had changes nothing");
+    let missing = [
+        "port",
+        "add",
+        "x",
+        "--kind",
+        "uplink",
+        "--interface",
+        "nowhere0",
+    ];
+    let refused = lasthop.cli(&missing);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && complaint.contains("interface nowhere0: No such device"),
+        "{complaint}"
+    );
+    let taken = [
+        "port",
+        "add",
+        "x",
+        "--kind",
+        "tap",
+        "--interface",
+        "t1",
+        "--netns",
+        &netns,
+    ];
+    let refused = lasthop.cli(&taken);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        complaint.contains("the interface of port \"t1\""),
+        "{complaint}"
+    );
+    assert_eq!(pids, ["t0", "t1"].map(|port| driver_pid(&lasthop, port)));
+    turn.step("it goes");
+    lasthop.ok(&["port", "remove", "t1"]);
+    assert!(!b.ip("link show").contains("t1"));
+    turn.step("somebody removes the interface: it is made again");
+    a.ip("link delete t0");
+    eventually("t0 is back", SOON, || {
+        a.ip("address show").contains("10.1.0.1/24").then_some(())
+    });
+    lasthop.wait_port("t0", "up");
+    lasthop.stop();
+}
+
+#[test]
+fn an_uplink_waits_for_its_interface() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let config = [
+        tap("t0", &near.path(), "10.1.0.1/24", ""),
+        uplink(&host.path(), "driver = \"xdp\""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    lasthop.wait_port("uplink", "up");
+    assert!(
+        lasthop.log().contains("\"packet\" is used"),
+        "{}",
+        lasthop.log()
+    );
+    turn.step("switched off");
+    host.ip("link set up0 down");
+    lasthop.wait_reason("uplink", "interface up0 is down");
+    host.ip("link set up0 up");
+    lasthop.wait_port("uplink", "up");
+    turn.step("removed");
+    host.ip("link delete up0");
+    lasthop.wait_reason("uplink", "interface up0: No such device");
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    lasthop.wait_port("uplink", "up");
+    transfer(&near, &far, "10.1.0.9:5001", 1 << 20);
+    lasthop.stop();
+}
+
+/// A message of 64 KiB at most with this many bytes, which tells where a byte is missing.
+fn message(size: usize) -> Vec<u8> {
+    (0..size).map(pattern).collect()
+}
+
+#[test]
+fn a_guest_without_offloads_talks_with_the_host() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let netns = Netns::new("a", folder.path());
+    let config = [GUESTS, &tap("t0", &netns.path(), "10.0.0.9/24", "")].concat();
+    let lasthop = Lasthop::start(&config);
+    lasthop.wait_port("t0", "up");
+    let shown = netns.ip("-o link show t0");
+    let (_, mac) = shown
+        .split_once("link/ether ")
+        .expect("an Ethernet interface");
+    let mac = &mac[..17];
+    let mut bytes = mac.split(':').map(|pair| u8::from_str_radix(pair, 16));
+    let mut host = [0; 6];
+    host.fill_with(|| bytes.next().expect("six pairs").expect("hexadecimal"));
+    for (number, offloads) in [(1, testkit::features::ALL_OFFLOADS), (2, 0)] {
+        turn.step(&format!("guest {number}"));
+        let name = if number == 1 { "a" } else { "b" };
+        let all = testkit::features::ALL_OFFLOADS;
+        let config = GuestConfig::default()
+            .guest(number)
+            .without(all)
+            .with(offloads);
+        let socket = lasthop.socket(&format!("{name}.sock"));
+        let mut guest = FakeGuest::connect(&socket, config).expect("the port takes a guest");
+        let mut flow = Flow::v4(number, 9);
+        flow.dst_mac = host;
+        let its_mac = testkit::packets::mac(number)
+            .map(|b| format!("{b:02x}"))
+            .join(":");
+        netns.ip(&format!(
+            "neigh replace 10.0.0.{number} lladdr {its_mac} dev t0"
+        ));
+        let socket = netns.udp(&format!("10.0.0.9:{}", flow.dst_port));
+        socket.set_read_timeout(Some(SOON)).expect("a time-out");
+        turn.step(
+            "guest to host, the checksum for somebody else to complete where that was agreed",
+        );
+        let sent = message(1000);
+        if offloads == 0 {
+            guest
+                .send(&testkit::packets::udp(&flow, &sent))
+                .expect("room");
+        } else {
+            let (frame, header) = testkit::packets::udp_partial(&flow, &sent);
+            guest.send_on(0, &frame, &header).expect("room");
+        }
+        let mut got = vec![0; 2000];
+        let (len, from) = socket.recv_from(&mut got).expect("the kernel checked it");
+        assert!(got[..len] == sent, "{len} bytes");
+        turn.step("host to guest, which the kernel leaves without a checksum");
+        socket.send_to(&sent, from).expect("a neighbour");
+        let answer = loop {
+            let received = guest
+                .recv(SOON)
+                .expect("an honest device")
+                .expect("an answer");
+            // The namespace has things of its own to say.
+            if testkit::packets::payload_of(&received.frame).is_ok_and(|p| p == sent) {
+                break received;
+            }
+        };
+        if offloads == 0 {
+            testkit::packets::verify_checksums(&answer.frame).expect("a complete checksum");
+        }
+    }
+    lasthop.stop();
+}
+
+#[test]
+fn what_the_interface_refuses_is_counted() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [host, far] = ["host", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    host.ip("link set up0 mtu 1000");
+    let lasthop = Lasthop::start(&[GUESTS, &uplink(&host.path(), "")].concat());
+    lasthop.wait_port("uplink", "up");
+    let mut a = guest(&lasthop, "a", 1);
+    for _ in 0..3 {
+        a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
+            .expect("room");
+    }
+    let show = eventually("three are refused", SOON, || {
+        let driver = &lasthop.port("uplink")["driver_process"];
+        (driver["refused_by_interface"] == 3).then(|| lasthop.ok(&["port", "show", "uplink"]))
+    });
+    for line in [
+        "3 by the interface, 0 too long",
+        "up0",
+        "back end     packet",
+        "driver       auto",
+    ] {
+        assert!(show.contains(line), "{line}: {show}");
+    }
+    turn_mtu(&lasthop, &mut a);
+    lasthop.stop();
+}
+
+/// A configured MTU makes the switch drop what is too long, by name.
+fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
+    lasthop.ok(&["port", "set", "uplink", "--mtu", "1000"]);
+    let before = lasthop.stats();
+    a.send(&testkit::packets::udp(&Flow::v4(1, 9), &message(1200)))
+        .expect("room");
+    eventually("it is dropped by name", SOON, || {
+        let moved = lasthop.stats().since(&before);
+        (moved.get("uplink.drops.exceeds-mtu") == 1).then_some(())
+    });
+    assert_eq!(
+        lasthop.port("uplink")["driver_process"]["refused_by_interface"],
+        3
+    );
+    assert_eq!(lasthop.port("uplink")["driver_process"]["restarts"], 0);
+}
+
+#[test]
+fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let config = [
+        "[[segment]]\nname = \"blue\"\n",
+        &tap("t0", &a.path(), "fd00::1/64", ""),
+        &tap("t1", &b.path(), "10.1.0.2/24", "queues = 4"),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    let status = lasthop.wait_port("t1", "up");
+    assert_eq!(status["queue_pairs"], 4);
+    assert!(a.ip("address show t0").contains("fd00::1/64"));
+    a.ip("address add 10.1.0.1/24 dev t0");
+    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
+    turn.step("another MTU");
+    lasthop.ok(&["port", "set", "t0", "--mtu", "1300"]);
+    assert!(a.ip("link show t0").contains("mtu 1300"));
+    assert!(
+        a.ip("address show t0").contains("10.1.0.1/24"),
+        "the same interface"
+    );
+    transfer(&a, &b, "10.1.0.2:5002", 1 << 20);
+    lasthop.ok(&["port", "set", "t0", "--no-mtu"]);
+    assert!(a.ip("link show t0").contains("mtu 1500"));
+    turn.step("another segment, and back");
+    lasthop.ok(&["port", "set", "t0", "--segment", "blue"]);
+    lasthop.ok(&["port", "set", "t0", "--segment", "default"]);
+    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    turn.step("a socket is nothing for it");
+    let refused = lasthop.cli(&["port", "set", "t0", "--socket", "s"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        complaint.contains("expected no socket with kind \"tap\""),
+        "{complaint}"
+    );
+    turn.step("the switch is killed");
+    let before = lasthop.pid("lasthop-switch").expect("a switch");
+    signal(before, Signal::KILL);
+    eventually("a new switch", SOON, || {
+        lasthop.pid("lasthop-switch").filter(|pid| *pid != before)
+    });
+    eventually("control answers", SOON, || {
+        lasthop.cli(&["status"]).status.success().then_some(())
+    });
+    for port in ["t0", "t1"] {
+        lasthop.wait_port(port, "up");
+    }
+    assert!(
+        a.ip("address show t0").contains("10.1.0.1/24"),
+        "the same interface"
+    );
+    transfer(&a, &b, "10.1.0.2:5003", 1 << 20);
+    lasthop.stop();
+}
+
+#[test]
+fn as_many_queues_as_a_port_may_have() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    let config = [
+        tap("t0", &a.path(), "10.1.0.1/24", "queues = 64"),
+        tap("t1", &b.path(), "10.1.0.2/24", ""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    eventually("all 64 run", SOON, || {
+        (lasthop.port("t0")["queue_pairs"] == 64).then_some(())
+    });
+    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
+    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    assert_eq!(lasthop.port("t0")["driver_process"]["restarts"], 0);
+    lasthop.stop();
+}
+
+#[test]
+fn a_tap_device_of_somebody_else_is_an_uplink() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let [host, near] = ["host", "near"].map(|name| Netns::new(name, folder.path()));
+    for (how, driver) in [("multi_queue", "auto"), ("", "tap")] {
+        host.ip(&format!("tuntap add dev up0 mode tap {how}"));
+        host.ip("address add 10.1.0.9/24 dev up0");
+        host.ip("link set up0 up");
+        let config = [
+            tap("t0", &near.path(), "10.1.0.1/24", ""),
+            uplink(&host.path(), &format!("driver = \"{driver}\"")),
+        ]
+        .concat();
+        let lasthop = Lasthop::start(&config);
+        let status = lasthop.wait_port("uplink", "up");
+        assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
+        transfer(&near, &host, "10.1.0.9:5001", 1 << 20);
+        lasthop.stop();
+        let left = host.ip("address show up0");
+        assert!(left.contains("10.1.0.9/24"), "it is not ours: {left}");
+        host.ip("link delete up0");
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
+    if !Netns::allowed() {
+        return;
+    }
+    let _turn = turn();
+    let folder = folder();
+    let host = Netns::new("host", folder.path());
+    host.ip("link add there0 type veth peer name there1");
+    let path = host.path().display().to_string();
+    let at = |kind: &str, interface: &str, more: &str| {
+        format!(
+            "[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\ninterface = \"{interface}\"\n{more}\n"
+        )
+    };
+    let expected = ":5: port.interface: expected an interface that can be opened, found ";
+    for (config, found) in [
+        (
+            at("uplink", "nowhere0", ""),
+            "interface nowhere0: No such device",
+        ),
+        (
+            at("uplink", "nowhere0", "driver = \"packet\""),
+            "interface nowhere0: No such device",
+        ),
+        (
+            at("uplink", "lo", ""),
+            "interface lo: not an Ethernet interface",
+        ),
+        (
+            at("uplink", "there0", "driver = \"tap\""),
+            "TAP device there0: Invalid argument",
+        ),
+        (at("tap", "there0", ""), "interface there0 exists already"),
+        (
+            at("tap", "t0", "mac = \"02:00:00:00:00:01\"").replace(&path, "nowhere"),
+            "network namespace /run/netns/nowhere",
+        ),
+    ] {
+        let (status, complaint) = Lasthop::refused(&config);
+        assert_eq!(status, 2, "{complaint}");
+        assert!(
+            complaint.contains(expected) && complaint.contains(found),
+            "{found}: {complaint}"
+        );
+    }
+    assert!(!host.ip("link show").contains("t0:"));
+}
+
+/// Slower than this, TCP lives on retransmissions: emulated guests reach far more.
+const SLOW: f64 = 20e6;
+
+/// iperf3's server in a namespace, one client after the other.
+fn serve_iperf(netns: &Netns, folder: &Path, name: &str) -> Process {
+    let net = format!("--net={}", netns.path().display());
+    let args = [&net, "iperf3", "-s", "--forceflush"].map(str::to_owned);
+    let mut server = Process::start(name, "nsenter", &args, &folder.join(format!("{name}.log")));
+    server.printed("its port", SOON, |line| line.contains("listening on 5201"));
+    server
+}
+
+#[test]
+fn virtual_machines_talk_with_the_host_and_the_wire() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = folder();
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.0.0.8/24 dev wire0");
+    let config = [
+        GUESTS,
+        &tap("t0", &near.path(), "10.0.0.9/24", ""),
+        &uplink(&host.path(), ""),
+    ]
+    .concat();
+    let lasthop = Lasthop::start(&config);
+    turn.step("boot a guest with all offloads and one without");
+    let full = GuestSpec::dialing("a", lasthop.socket("a.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let plain = GuestSpec::dialing("b", lasthop.socket("b.sock"));
+    let plain = plain.ip("10.0.0.2/24").no_offloads().start();
+    let _servers = [
+        serve_iperf(&near, folder.path(), "near_iperf"),
+        serve_iperf(&far, folder.path(), "far_iperf"),
+    ];
+    for (what, guest) in [("full", &mut full.ready()), ("plain", &mut plain.ready())] {
+        for address in ["10.0.0.9", "10.0.0.8"] {
+            turn.step(&format!("{what} guest and {address}"));
+            assert!(reachable(guest, address));
+            assert_eq!(ping(guest, address, 50).lost(), 0);
+            for options in ["", "-R"] {
+                let run = iperf(guest, address, 1, options);
+                turn.step(&format!("TCP {options}: {run:?}"));
+                assert!(run.bits_per_second > SLOW, "{run:?}");
+            }
+        }
+    }
+    let stats = lasthop.stats();
+    let bad: Vec<_> = stats
+        .drops()
+        .into_iter()
+        .filter(|(why, _)| why.starts_with("bad"))
+        .collect();
+    assert!(bad.is_empty(), "{stats:?}");
+    lasthop.stop();
+}

@@ -1,0 +1,8 @@
+//! A driver process; started by `lasthop run`.
+
+#[path = "../process.rs"]
+mod process;
+
+fn main() -> std::process::ExitCode {
+    process::main("lasthop-driver", driver::run)
+}
