@@ -9,6 +9,7 @@ use memory::GuestMemory;
 
 use super::backend::{Backend, QueueSetup};
 use super::message::VringAddr;
+use super::record::Kept;
 use super::session::{Answer, LEGACY, Session};
 use crate::features::Features;
 use crate::queue::Layout;
@@ -19,24 +20,26 @@ pub const MAX_QUEUE_SIZE: u16 = crate::queue::MAX_SIZE;
 /// `SET_VRING_ADDR`: writes to the used ring are logged.
 const F_LOG: u32 = 1;
 /// Both wrap counters set, both indices 0: where a packed queue begins.
-const PACKED_START: u32 = 0x8000_8000;
+pub(super) const PACKED_START: u32 = 0x8000_8000;
 
 /// What the front end said about one queue, and what became of it.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
-    size: Option<u16>,
-    addr: Option<VringAddr>,
-    base: Option<u32>,
+    pub(super) size: Option<u16>,
+    pub(super) addr: Option<VringAddr>,
+    pub(super) base: Option<u32>,
     /// The position at the last reset, for a `GET_VRING_BASE` that comes too late; never started from.
-    parked: Option<u32>,
-    kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
-    enabled: Option<bool>,
+    pub(super) parked: Option<u32>,
+    pub(super) kick: Option<Kept>,
+    pub(super) call: Option<Kept>,
+    pub(super) err: Option<Kept>,
+    pub(super) enabled: Option<bool>,
     /// The layout it was started with, while it runs.
-    running: Option<Layout>,
+    pub(super) running: Option<Layout>,
+    /// A process that died has served it, and where it stands is in its rings.
+    pub(super) resume: bool,
     /// Why it does not run although it could be expected to.
-    problem: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 impl Vring {
@@ -142,8 +145,9 @@ fn position(base: Option<u32>, packed: bool) -> Result<u32, String> {
     }
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, String> {
-    fd.try_clone()
+fn duplicate(kept: &Kept) -> Result<OwnedFd, String> {
+    kept.fd
+        .try_clone()
         .map_err(|e| format!("cannot keep its event descriptor: {e}"))
 }
 
@@ -172,6 +176,11 @@ impl Session {
             )));
         }
         let layout = resolve(mem, size, addr, packed)?;
+        let position = match self.left_at(index, &layout) {
+            Some(position) if packed => position,
+            _ => position(vring.base, packed)?,
+        };
+        let resume = vring.resume;
         let index = index as u16;
         let inflight = match &self.inflight {
             Some(area) => Some(area.part(index, size, packed)?),
@@ -181,7 +190,8 @@ impl Session {
             index,
             layout,
             features,
-            position: position(vring.base, packed)?,
+            position,
+            resume,
             kick: duplicate(kick)?,
             call: vring.call.as_ref().map(duplicate).transpose()?,
             enabled: self.enabled(vring),
@@ -213,7 +223,9 @@ impl Session {
         match started {
             Ok(layout) => {
                 vring.running = Some(layout);
+                vring.resume = false;
                 vring.problem = None;
+                self.left.retain(|left| usize::from(left.index) != index);
                 Answer::Done
             }
             Err(reason) => {
@@ -235,6 +247,7 @@ impl Session {
     /// Stops a queue if it runs; its position becomes its base.
     fn stop(&mut self, index: usize, backend: &mut dyn Backend) {
         let vring = &mut self.queues[index];
+        vring.resume = false;
         if vring.running.take().is_some()
             && let Some(position) = backend.stop_queue(index as u16)
         {
@@ -293,7 +306,7 @@ impl Session {
         vring.kick = None;
         vring.problem = Some(reason.into());
         if let Some(err) = &vring.err {
-            backend.signal(err);
+            backend.signal(&err.fd);
         }
         true
     }
