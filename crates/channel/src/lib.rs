@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! supervisor <-- supervision --> control      ask for sockets, tell of readiness
-//! supervisor <-- supervision --> switch       hand over links, dial for client ports
+//! supervisor <-- supervision --> switch       hand over links, dial for client ports, keep sessions
 //! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory
 //! control    ==== records =====> switch       answers, likewise
@@ -12,6 +12,7 @@
 //! [`state::StateFile`] keeps the wanted state over a restart of control. Guest memory and HTTP are not
 //! known here.
 
+pub mod keeping;
 pub mod link;
 pub mod records;
 pub mod shared;

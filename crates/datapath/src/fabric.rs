@@ -76,7 +76,6 @@ impl<P: Port> Fabric<P> {
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
-        self.counters.clear(id);
         self.slots[index] = Some(Slot {
             port,
             delivered: Traffic::default(),

@@ -105,7 +105,7 @@ impl<P: Port> Switch<P> {
         self.load
     }
 
-    /// Adds a port under a new id, with its counters at zero.
+    /// Adds a port under a new id. Its counters are as they are: whoever hands ids out clears them.
     pub fn add_port(&mut self, id: PortId, port: P) {
         self.fabric.add_port(id, port);
     }

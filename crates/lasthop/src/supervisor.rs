@@ -6,12 +6,14 @@
 //! ```text
 //! control dies   a new one is started at once (later and later if that goes on), with a new link to the
 //!                switch; the switch goes on meanwhile
-//! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
+//! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
+//!                sets the switch up, and guests go on
 //! SIGTERM, SIGINT, SIGHUP   both are told to stop, sockets are removed, exit status 0
 //! we die         both get SIGKILL from the kernel
 //! ```
 
 mod child;
+mod deposits;
 mod sockets;
 
 use std::fs::File;
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use api::v1::{SwitchSpec, Workers};
+use channel::keeping::MARKS;
 use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
@@ -32,6 +35,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, MemfdFlags};
 
 use child::{Child, Kind};
+use deposits::Deposits;
 use sockets::Sockets;
 
 /// How long the others may take to end by themselves.
@@ -103,7 +107,9 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
         sockets,
         api,
         state,
-        counters: make_counters()?,
+        counters: make_file("lasthop-counters", port::counters::SIZE)?,
+        marks: make_file("lasthop-marks", MARKS)?,
+        deposits: Deposits::default(),
         settings,
         control: Child::start(Kind::Control)?,
         switch: Child::start(Kind::Switch)?,
@@ -160,9 +166,9 @@ impl Drop for Lock {
     }
 }
 
-fn make_counters() -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create("lasthop-counters", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, port::counters::SIZE)?;
+fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, size)?;
     Ok(fd)
 }
 
@@ -173,6 +179,7 @@ fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
             api::v1::Poll::Adaptive => Poll::Adaptive,
             api::v1::Poll::Always => Poll::Always,
         },
+        successor: false,
         workers: match spec.workers {
             Workers::Auto => None,
             Workers::Count(count) => Some(count),
@@ -187,6 +194,10 @@ struct Supervisor {
     api: OwnedFd,
     state: StateFile,
     counters: OwnedFd,
+    /// What the switch says of whom it serves.
+    marks: OwnedFd,
+    /// What the next switch gets of this one's connections.
+    deposits: Deposits,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
@@ -198,7 +209,9 @@ struct Supervisor {
 impl Supervisor {
     fn introduce_switch(&mut self) -> io::Result<()> {
         let start = Tell::StartSwitch(self.settings);
-        self.switch.tell(&start, &[self.counters.as_fd()])
+        let fds = [self.counters.as_fd(), self.marks.as_fd()];
+        self.switch.tell(&start, &fds)?;
+        self.deposits.hand_over(&self.switch)
     }
 
     /// Gives a new control process all it needs, and the switch a link to it.
@@ -226,12 +239,17 @@ impl Supervisor {
                 return Ok(());
             }
             for kind in heard {
-                while let Some((ask, _)) = self.child(kind).hear() {
-                    self.answer(kind, ask)?;
-                }
+                self.hear(kind)?;
             }
             self.restart_dead()?;
         }
+    }
+
+    fn hear(&mut self, kind: Kind) -> io::Result<()> {
+        while let Some((ask, fds)) = self.child(kind).hear() {
+            self.answer(kind, ask, fds)?;
+        }
+        Ok(())
     }
 
     /// Whether a signal came, and which children said something.
@@ -279,7 +297,7 @@ impl Supervisor {
         }
     }
 
-    fn answer(&mut self, kind: Kind, ask: Ask) -> io::Result<()> {
+    fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
         match ask {
             Ask::Ready => self.say_ready(),
             Ask::Listen { path } => {
@@ -303,6 +321,13 @@ impl Supervisor {
                 let processes = self.processes();
                 self.reply(kind, &Tell::Processes(processes), &[]);
             }
+            Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
+            Ask::KeepRecord {
+                port,
+                record,
+                numbers,
+            } => self.deposits.record(port, record, &numbers),
+            Ask::Forget { port } => self.deposits.forget(port),
         }
         Ok(())
     }
@@ -336,6 +361,12 @@ impl Supervisor {
     }
 
     fn restart_dead(&mut self) -> io::Result<()> {
+        if let Some(status) = self.switch.has_died() {
+            // Its last words are what its successor goes by.
+            self.hear(Kind::Switch)?;
+            self.deposits.blame(status, &self.marks);
+            self.settings.successor = true;
+        }
         let died = [self.control.reap(), self.switch.reap()];
         if !self.ready
             && let Some(status) = died.into_iter().flatten().next()

@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
-/// A process that lived this long was no failure to start.
-const STEADY: Duration = Duration::from_secs(10);
+/// A process that lived this long was no failure to start. Short, because guests wait while it is not there.
+const STEADY: Duration = Duration::from_millis(250);
 /// Longest wait before a restart.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -132,9 +132,14 @@ impl Child {
         }
     }
 
+    /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
+    pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
+        self.alive.as_mut()?.process.try_wait().ok()?
+    }
+
     /// If it has died: notes when to start it again, and says how it died.
     pub(super) fn reap(&mut self) -> Option<String> {
-        let status = self.alive.as_mut()?.process.try_wait().ok()??;
+        let status = self.has_died()?;
         let text = format!("{} ended ({status})", self.kind);
         tracing::warn!("{text}");
         let lived = self

@@ -5,7 +5,8 @@
 //! device stands nor, once elements are staged in it, what the driver's descriptors were. Both are here:
 //!
 //! ```text
-//! 0          cursors u64: the used position before the last batch (bits 0..16), behind it (16..32), a mark (32..64)
+//! 0          cursors u64: the used position before the last batch (bits 0..16), behind it (16..32), and which start
+//!            of the queue this is of (32..64)
 //! 64 + 8 i   what slot i held before a staged element went there: len u32, id u16, flags u16
 //! ```
 //!
@@ -29,8 +30,6 @@ use super::area::alive;
 use super::event::Cursor;
 use super::{MAX_SIZE, QueueFault};
 
-/// "journal", to tell a used part from zeros.
-const MARK: u64 = 0x6a6f_7572;
 const AT_SLOTS: usize = 64;
 /// Bytes of one queue's part: whole pages, so that queues that do not run take no memory.
 const PART: u64 = 36 << 10;
@@ -68,6 +67,13 @@ impl JournalRegion {
         let mapping = Mapping::heap(Self::size(queues));
         Self { mapping }
     }
+
+    /// Of which start of queue `index` its part is; 0 when it never started.
+    #[must_use]
+    pub fn last_start(self: &Arc<Self>, index: u16) -> u32 {
+        let part = Journal::new(Arc::clone(self), index, 0);
+        part.map_or(0, |part| part.start_of(part.cursors()))
+    }
 }
 
 /// One queue's part of a [`JournalRegion`].
@@ -75,15 +81,30 @@ impl JournalRegion {
 pub struct Journal {
     region: Arc<JournalRegion>,
     offset: usize,
+    /// As it is in the cursors' word.
+    start: u64,
 }
 
 impl Journal {
-    /// The part of the queue `index`, if the region has one.
+    /// The part of the queue `index`, if the region has one. `start` numbers the starts of the queue, from 1 on: what
+    /// another one of them has left is no position of this one.
     #[must_use]
-    pub fn new(region: Arc<JournalRegion>, index: u16) -> Option<Self> {
+    pub fn new(region: Arc<JournalRegion>, index: u16, start: u32) -> Option<Self> {
         let offset = PART as usize * usize::from(index);
         let fits = offset + PART as usize <= region.mapping.len();
-        fits.then_some(Self { region, offset })
+        fits.then_some(Self {
+            region,
+            offset,
+            start: u64::from(start) << 32,
+        })
+    }
+
+    fn cursors(&self) -> u64 {
+        self.word(0).load(Ordering::Acquire)
+    }
+
+    fn start_of(&self, cursors: u64) -> u32 {
+        (cursors >> 32) as u32
     }
 
     #[inline(always)]
@@ -119,24 +140,24 @@ impl Journal {
     /// the queue stands there.
     #[inline(always)]
     pub(super) fn moves(&self, from: Cursor, to: Cursor) {
-        let word = u64::from(from.bits()) | u64::from(to.bits()) << 16 | MARK << 32;
+        let word = u64::from(from.bits()) | u64::from(to.bits()) << 16 | self.start;
         if alive() {
             self.word(0).store(word, Ordering::Release);
         }
     }
 
-    /// The last movement, or `None` when no queue of this part ever started.
+    /// The last movement, or `None` when this start of the queue never came so far.
     ///
     /// # Errors
     /// Positions that a queue of this size does not have.
     pub(super) fn last_move(&self, size: u16) -> Result<Option<(Cursor, Cursor)>, QueueFault> {
-        let word = self.word(0).load(Ordering::Acquire);
-        if word == 0 {
+        let word = self.cursors();
+        if word == 0 || self.start_of(word) != self.start_of(self.start) {
             return Ok(None);
         }
         let from = Cursor::from_bits(word as u16);
         let to = Cursor::from_bits((word >> 16) as u16);
-        if word >> 32 != MARK || from.index >= size || to.index >= size {
+        if from.index >= size || to.index >= size {
             return Err(QueueFault::InflightCorrupt);
         }
         Ok(Some((from, to)))

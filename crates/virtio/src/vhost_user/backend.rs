@@ -42,6 +42,18 @@ impl Offer {
     }
 }
 
+/// Whether a process that died has served a queue: then it goes on where its rings say (`Queue::resume`), not at
+/// the position that the front end gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// It starts.
+    No,
+    /// The message that starts it may have been served before: perhaps.
+    Perhaps,
+    /// It ran.
+    Yes,
+}
+
 /// Everything that is needed to serve a queue.
 #[derive(Debug)]
 pub struct QueueSetup {
@@ -53,8 +65,8 @@ pub struct QueueSetup {
     pub features: Features,
     /// Where to go on, in the encoding of `Queue::position`.
     pub position: u32,
-    /// A process that died served the queue: it goes on where its rings say (`Queue::resume`), not at `position`.
-    pub resume: bool,
+    /// Whether another process may have served it before.
+    pub resume: Resume,
     /// Readable when the guest made descriptors available. Non-blocking.
     pub kick: OwnedFd,
     /// To be written (8 bytes) to notify the guest; without it the guest polls. Non-blocking.

@@ -65,7 +65,7 @@ mod table;
 mod tests;
 
 pub use answer_pipe::AnswerPipe;
-pub use backend::{Backend, Offer, QueueSetup};
+pub use backend::{Backend, Offer, QueueSetup, Resume};
 pub use channel::BackendChannel;
 pub use connection::Connection;
 pub use fault::Fault;

@@ -80,6 +80,30 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// After a restart: takes the message away that `answered` is, if it is the next one and its answer waits in the
+    /// pipe. It is done then.
+    ///
+    /// # Errors
+    /// As [`Connection::recv`].
+    pub fn skip_answered(&mut self, answered: &Message) -> Result<(), Fault> {
+        if !self.has_piped_reply() {
+            return Ok(());
+        }
+        let mut bytes = vec![0; HEADER_LEN + answered.payload.len()];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let got = receive_bytes(self.socket(), &mut bytes, flags)?;
+        if got == Some(bytes.len())
+            && let Some((head, payload)) = bytes.split_first_chunk()
+            && Header::parse(*head).code == answered.code
+            && *payload == answered.payload
+        {
+            self.consume(answered)?;
+        }
+        Ok(())
+    }
+}
+
 /// Reads without room for descriptors: those that come with the bytes are not taken.
 fn receive_bytes(
     socket: &OwnedFd,

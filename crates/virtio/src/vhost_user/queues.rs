@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memory::GuestMemory;
 
-use super::backend::{Backend, QueueSetup};
+use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
 use super::record::Kept;
 use super::session::{Answer, LEGACY, Session};
@@ -180,7 +180,11 @@ impl Session {
             Some(position) if packed => position,
             _ => position(vring.base, packed)?,
         };
-        let resume = vring.resume;
+        let resume = match vring.resume {
+            true => Resume::Yes,
+            false if self.again => Resume::Perhaps,
+            false => Resume::No,
+        };
         let index = index as u16;
         let inflight = match &self.inflight {
             Some(area) => Some(area.part(index, size, packed)?),

@@ -41,7 +41,8 @@ impl Files {
 
 impl Session {
     /// The session that `record` describes, with the descriptors that were kept for it. Queues that ran go on in
-    /// `backend` where their rings say.
+    /// `backend` where their rings say. The next message may be one that was served before the record was made;
+    /// say [`Session::settled`] after it, or when there is none.
     ///
     /// # Errors
     /// A record of another version, or one that no front end could have brought about under this offer. What was
@@ -88,6 +89,7 @@ impl Session {
             self.queues[at] = restore_vring(vring, &mut files)?;
         }
         self.start_all(backend);
+        self.again = true;
         Ok(())
     }
 

@@ -58,6 +58,8 @@ pub struct Session {
     pub(super) left: Vec<Left>,
     /// The number of the next descriptor.
     pub(super) next_number: u64,
+    /// It was restored, and its next message may have been served before.
+    pub(super) again: bool,
 }
 
 /// What a session says of itself, for people.
@@ -141,7 +143,13 @@ impl Session {
             last_refusal: None,
             left: Vec::new(),
             next_number: 0,
+            again: false,
         }
+    }
+
+    /// The message at which the former process may have died is done, or there was none.
+    pub fn settled(&mut self) {
+        self.again = false;
     }
 
     /// Has a descriptor kept, and gives it a number.

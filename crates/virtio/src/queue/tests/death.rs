@@ -70,7 +70,7 @@ impl World {
         let region = Arc::new(JournalRegion::heap(1));
         Self {
             driver: Driver::new(Guest::new(size, features)),
-            journal: Journal::new(region, 0).expect("a part"),
+            journal: Journal::new(region, 0, 7).expect("a part"),
             writable,
             open: VecDeque::new(),
             taken: 0,
@@ -253,6 +253,25 @@ fn a_journal_of_another_queue_is_refused() {
         journal,
     );
     assert_eq!(found.err(), Some(QueueFault::InflightCorrupt));
+}
+
+#[test]
+fn another_start_of_the_queue_has_another_position() {
+    let features = Features::VERSION_1 | Features::RING_PACKED;
+    let region = Arc::new(JournalRegion::heap(2));
+    let guest = Guest::new(8, features);
+    let part = |index, start| Journal::new(Arc::clone(&region), index, start).expect("a part");
+    let resume = |at, journal| {
+        let queue = Queue::resume(guest.mem.clone(), guest.layout, features, at, Some(journal));
+        queue.expect("a sound ring").position()
+    };
+    assert_eq!((region.last_start(0), region.last_start(1)), (0, 0));
+    assert_eq!(resume(0x8003_8003, part(1, 4)), 0x8003_8003, "none before");
+    assert_eq!((region.last_start(0), region.last_start(1)), (0, 4));
+    assert_eq!(resume(0x8000_8000, part(1, 4)), 0x8003_8003, "the same");
+    assert_eq!(resume(0x8000_8000, part(1, 5)), 0x8000_8000, "the next");
+    assert_eq!(region.last_start(1), 5);
+    assert!(Journal::new(region, 2, 1).is_none());
 }
 
 #[test]

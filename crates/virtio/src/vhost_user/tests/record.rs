@@ -1,7 +1,8 @@
 //! A session goes into its record and comes out of it; nothing else does.
 
+use super::super::Resume;
 use super::super::record::Record;
-use super::super::{AnswerPipe, Connection, RECORD_VERSION};
+use super::super::{AnswerPipe, Connection, Peeked, RECORD_VERSION};
 use super::*;
 use crate::queue::{Layout, Queue};
 
@@ -18,7 +19,11 @@ impl Backend for Keeper {
     }
 
     fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
-        let how = if setup.resume { "resume" } else { "new" };
+        let how = match setup.resume {
+            Resume::Yes => "resume",
+            Resume::Perhaps => "perhaps",
+            Resume::No => "new",
+        };
         self.recorder.events.push(how.into());
         self.recorder.start_queue(index, setup)
     }
@@ -143,16 +148,19 @@ fn a_session_comes_out_as_it_went_in() {
         let setup = &keeper.recorder.running[&0];
         assert!(setup.enabled && setup.inflight.is_some() && setup.call.is_some());
         // Descriptors that come now get numbers of their own, and a queue that starts anew does not resume.
-        let message = Message {
-            code: code::SET_VRING_KICK,
-            need_reply: false,
-            payload: u64s(&[1]),
-        };
-        let done = session.handle(message, vec![event()], &mut keeper);
-        done.expect("no fault");
-        assert!(session.record().1.iter().max() > before.numbers().iter().max());
-        let events = keeper.recorder.take();
-        assert!(events.contains(&"new".to_owned()), "{events:?}");
+        for how in ["perhaps", "new"] {
+            let message = Message {
+                code: code::SET_VRING_KICK,
+                need_reply: false,
+                payload: u64s(&[1]),
+            };
+            let done = session.handle(message, vec![event()], &mut keeper);
+            done.expect("no fault");
+            assert!(session.record().1.iter().max() > before.numbers().iter().max());
+            let events = keeper.recorder.take();
+            assert!(events.contains(&how.to_owned()), "{events:?}");
+            session.settled();
+        }
     }
 }
 
@@ -207,7 +215,7 @@ fn what_no_front_end_could_have_brought_about_is_refused() {
         spoil(&mut record);
         let numbers: Vec<u64> = kept.keeper.kept.keys().copied().collect();
         let (session, keeper) = restore(&record.to_bytes(), &numbers, kept.keeper.kept);
-        let reason = session.err().expect("it is refused");
+        let reason = session.expect_err("it is refused");
         assert!(reason.contains(words), "{words}: {reason}");
         assert!(keeper.recorder.running.is_empty(), "{words}");
     }
@@ -315,4 +323,44 @@ fn an_answer_in_the_pipe_is_sent_by_the_successor() {
     assert_eq!(bytes, Reply::new(1, u64s(&[7])).to_bytes()[..]);
     theirs.set_nonblocking(true).expect("a socket");
     assert!(theirs.read(&mut bytes).is_err(), "once");
+}
+
+#[test]
+fn a_message_whose_answer_waits_is_not_served_again() {
+    use std::io::Write as _;
+    let asked = |payload: &[u8]| {
+        let head = super::super::Header {
+            code: code::GET_VRING_BASE,
+            flags: 1,
+            size: payload.len() as u32,
+        };
+        [&head.to_bytes()[..], payload].concat()
+    };
+    let answered = Message {
+        code: code::GET_VRING_BASE,
+        need_reply: false,
+        payload: state(1, 0),
+    };
+    for (in_socket, left) in [
+        (Some(state(1, 0)), false),
+        (Some(state(0, 0)), true),
+        (None, false),
+    ] {
+        let (mut theirs, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let pipe = AnswerPipe::new().expect("a pipe");
+        let mut ours = Connection::with_pipe(ours, pipe).expect("a connection");
+        if let Some(payload) = in_socket {
+            theirs.write_all(&asked(&payload)).expect("sent");
+            ours.skip_answered(&answered).expect("no fault");
+            assert!(
+                matches!(ours.peek(), Ok(Peeked::Whole(..))),
+                "no answer waits"
+            );
+        }
+        ours.stage(Reply::new(answered.code, state(1, 7)))
+            .expect("room");
+        ours.skip_answered(&answered).expect("no fault");
+        let next = ours.peek().expect("no fault");
+        assert_eq!(matches!(next, Peeked::Whole(..)), left);
+    }
 }
