@@ -299,7 +299,11 @@ impl Supervisor {
 
     fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
         match ask {
-            Ask::Ready => self.say_ready(),
+            Ask::Ready => {
+                self.control.prove();
+                self.switch.prove();
+                self.say_ready();
+            }
             Ask::Listen { path } => {
                 let (socket, error) = match self.sockets.listen(&path) {
                     Ok(socket) => (Some(socket), None),
@@ -361,13 +365,7 @@ impl Supervisor {
     }
 
     fn restart_dead(&mut self) -> io::Result<()> {
-        if let Some(status) = self.switch.has_died() {
-            // Its last words are what its successor goes by.
-            self.hear(Kind::Switch)?;
-            self.deposits.blame(status, &self.marks);
-            self.settings.successor = true;
-        }
-        let died = [self.control.reap(), self.switch.reap()];
+        let died = [self.control.reap(), self.reap_switch()?];
         if !self.ready
             && let Some(status) = died.into_iter().flatten().next()
         {
@@ -386,6 +384,17 @@ impl Supervisor {
             self.control.kill_unless(told);
         }
         Ok(())
+    }
+
+    /// If the switch has died: what it said last is what its successor goes by.
+    fn reap_switch(&mut self) -> io::Result<Option<String>> {
+        let Some(status) = self.switch.has_died() else {
+            return Ok(None);
+        };
+        self.hear(Kind::Switch)?;
+        self.deposits.blame(status, &self.marks);
+        self.settings.successor = true;
+        Ok(self.switch.reap())
     }
 
     /// Ends both and waits for them.

@@ -149,13 +149,13 @@ fn survive(what: &str, workers: u16, prepare: impl Fn(&Place, u8) -> FakeGuest) 
         "{} twice",
         sum(|c| c.duplicated)
     );
+    let log = lasthop.log();
+    assert!(!log.contains("disconnected"), "{log}");
     // The sessions are those of the start.
     for guest in [&mut a, &mut b] {
         guest.wait_link().expect("the same connection");
         guest.disconnect().expect("a good end");
     }
-    let log = lasthop.log();
-    assert!(!log.contains("disconnected"), "{log}");
     lasthop.end(Signal::TERM);
 }
 

@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
-/// A process that lived this long was no failure to start. Short, because guests wait while it is not there.
-const STEADY: Duration = Duration::from_millis(250);
+/// A process that lived this long was no failure to start.
+const STEADY: Duration = Duration::from_secs(10);
 /// Longest wait before a restart.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -52,6 +52,8 @@ struct Alive {
     pidfd: OwnedFd,
     link: Link<Tell, Ask>,
     since: Instant,
+    /// It has done what it is there for: however it dies, its start did not fail.
+    proved: bool,
 }
 
 /// See the module.
@@ -59,7 +61,7 @@ pub(super) struct Child {
     kind: Kind,
     alive: Option<Alive>,
     restarts: u32,
-    /// Deaths in a row soon after the start.
+    /// Deaths in a row soon after the start, before it was of any use.
     failures: u32,
     restart_at: Option<Instant>,
 }
@@ -132,6 +134,13 @@ impl Child {
         }
     }
 
+    /// It does what it is there for.
+    pub(super) fn prove(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.proved = true;
+        }
+    }
+
     /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
     pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
         self.alive.as_mut()?.process.try_wait().ok()?
@@ -142,11 +151,9 @@ impl Child {
         let status = self.has_died()?;
         let text = format!("{} ended ({status})", self.kind);
         tracing::warn!("{text}");
-        let lived = self
-            .alive
-            .take()
-            .map_or(Duration::ZERO, |a| a.since.elapsed());
-        self.failures = if lived < STEADY { self.failures + 1 } else { 0 };
+        let started = |a: Alive| a.proved || a.since.elapsed() >= STEADY;
+        let started = self.alive.take().is_some_and(started);
+        self.failures = if started { 0 } else { self.failures + 1 };
         // The first time at once; then 10 ms, 20 ms, ...
         let delay = match self.failures {
             0 | 1 => Duration::ZERO,
@@ -246,6 +253,7 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
         pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
         link,
         since: Instant::now(),
+        proved: false,
     })
 }
 
