@@ -1,6 +1,7 @@
 //! One port's vhost-user side: its socket, the connection that is open, the session on it.
 
 mod backend;
+mod left;
 mod open;
 mod revive;
 
@@ -11,11 +12,12 @@ use std::time::{Duration, Instant};
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role};
 use rustix::net::SocketFlags;
 use virtio::features::Features;
-use virtio::vhost_user::{AnswerPipe, Connection, Fault, Left, Offer, Session};
+use virtio::vhost_user::{AnswerPipe, Connection, Fault, Offer, Session};
 
 use crate::keeper::Keeper;
 use crate::workers::Workers;
 use backend::{Positions, ToWorkers};
+pub use left::LeftBehind;
 use open::{Around, Open, deposit};
 pub use revive::KeptConnection;
 
@@ -65,8 +67,7 @@ pub struct Attachment {
     /// A connection of the switch before this one, until it is time to go on with it.
     kept: Option<KeptConnection>,
     keeper: Keeper,
-    /// Where the queues of the last connection stood when it broke.
-    left: Vec<Left>,
+    left: LeftBehind,
     /// When to dial next; only of a client port that is not connected.
     dial_at: Option<Instant>,
     reason: Option<String>,
@@ -82,6 +83,7 @@ impl Attachment {
         config: PortConfig,
         listener: Option<OwnedFd>,
         keeper: Keeper,
+        left: LeftBehind,
         kept: Option<KeptConnection>,
     ) -> Self {
         let client = config.role == Role::Client;
@@ -97,7 +99,7 @@ impl Attachment {
             dial_at: (client && kept.is_none()).then(Instant::now),
             kept,
             keeper,
-            left: Vec::new(),
+            left,
             reason: None,
             connections: 0,
         }
@@ -171,7 +173,7 @@ impl Attachment {
         let pipe = AnswerPipe::new()?;
         deposit(&socket, &pipe, &mut self.keeper);
         let mut session = Session::new(offer(&self.config));
-        session.recall(std::mem::take(&mut self.left));
+        session.recall(self.left.all());
         self.open = Some(Open {
             connection: Connection::with_pipe(socket, pipe)?,
             session,
@@ -275,7 +277,7 @@ impl Attachment {
             keeper: &mut self.keeper,
             positions: &mut open.positions,
         };
-        self.left = open.session.leave(&mut backend);
+        self.left.add(open.session.leave(&mut backend));
         self.keeper.forget();
         let mtu = self.config.mtu;
         workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));

@@ -25,6 +25,7 @@ impl Deposits {
             deposits: self.clone(),
             port,
             last: None,
+            more: false,
             failed: false,
         }
     }
@@ -43,20 +44,23 @@ pub struct Keeper {
     port: PortId,
     /// The record that was sent last, with the numbers of its descriptors.
     last: Option<(Vec<u8>, Vec<u64>)>,
+    /// Descriptors were deposited since then; the next record says which of them are of use.
+    more: bool,
     failed: bool,
 }
 
 impl Keeper {
     /// Deposits a descriptor under a number.
     pub fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
+        self.more = true;
         let port = self.port;
         self.ask(&Ask::Keep { port, number }, &[fd]);
     }
 
-    /// Deposits a record, if it is another one than before.
+    /// Deposits a record, if something has changed.
     pub fn record(&mut self, record: Vec<u8>, numbers: Vec<u64>) {
         let new = Some((record, numbers));
-        if self.last == new {
+        if !std::mem::take(&mut self.more) && self.last == new {
             return;
         }
         self.last = new;
@@ -74,7 +78,7 @@ impl Keeper {
 
     /// The connection is over.
     pub fn forget(&mut self) {
-        (self.last, self.failed) = (None, false);
+        (self.last, self.more, self.failed) = (None, false, false);
         self.deposits.forget(self.port);
     }
 

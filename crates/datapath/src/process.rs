@@ -21,7 +21,7 @@ use port::counters::Counters;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::attach::Attachment;
+use crate::attach::{Attachment, LeftBehind};
 use crate::guest::GuestPort;
 use crate::keeper::Deposits;
 use crate::worker::{Notice, Notices};
@@ -47,8 +47,8 @@ struct Process {
     /// When the workers' loads were looked at last.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
-    counters: Counters,
     deposits: Deposits,
+    left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
     /// Whose message is served.
@@ -91,8 +91,8 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         workers,
         balanced: Instant::now(),
         ports: BTreeMap::new(),
-        counters,
         deposits,
+        left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor),
         mark: marks.of(0),
         stop: false,
@@ -301,15 +301,16 @@ impl Process {
             let token = Token::Listener(id).encode();
             epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
         }
-        if !self.kept.is_taking_over() {
-            self.counters.clear(id);
-        }
         let mtu = config.mtu;
-        self.workers
-            .each(move |w| w.switch.add_port(id, GuestPort::new(mtu)));
+        let known = self.kept.is_taking_over();
+        self.workers.each(move |w| match known {
+            true => w.switch.take_over_port(id, GuestPort::new(mtu)),
+            false => w.switch.add_port(id, GuestPort::new(mtu)),
+        });
         let kept = self.kept.claim(&config);
         let keeper = self.deposits.of(id);
-        let port = Attachment::new(config, listener, keeper, kept);
+        let left = self.left.clone();
+        let port = Attachment::new(config, listener, keeper, left, kept);
         self.ports.insert(id, port);
         Ok(())
     }

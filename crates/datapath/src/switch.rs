@@ -105,9 +105,14 @@ impl<P: Port> Switch<P> {
         self.load
     }
 
-    /// Adds a port under a new id. Its counters are as they are: whoever hands ids out clears them.
+    /// Adds a port under a new id, with its counters at zero.
     pub fn add_port(&mut self, id: PortId, port: P) {
         self.fabric.add_port(id, port);
+    }
+
+    /// Adds a port that a switch before this one had; its counters go on.
+    pub fn take_over_port(&mut self, id: PortId, port: P) {
+        self.fabric.take_over_port(id, port);
     }
 
     /// Takes a port out, with every frame of it that waits, and begins to forget the flows from and to it:

@@ -2,7 +2,7 @@
 //!
 //! A front end that lost its back end without `GET_VRING_BASE` takes a split queue's position from the used index
 //! in guest memory. A packed ring shows none, and QEMU (seen in 7.2) offers the start. So a session that ends
-//! with queues running leaves their positions behind, and the port's next session goes on there if it is provably
+//! with queues running leaves their positions behind, and a later session goes on there if it is provably
 //! the same ring: the same file at the same place with the same size, served before by its own flags, and a
 //! front end that knows nothing better than the start. A driver that was reset meanwhile has cleared its ring.
 
@@ -23,7 +23,7 @@ pub struct Left {
 
 impl Session {
     /// Ends the session as [`Session::close`] does, because its connection broke. What its running packed queues
-    /// leave is for [`Session::recall`] of the port's next session.
+    /// leave is for [`Session::recall`] of the front end's next session.
     pub fn leave(&mut self, backend: &mut dyn Backend) -> Vec<Left> {
         let mut all = Vec::new();
         if self.packed() && self.inflight.is_none() {
@@ -47,21 +47,23 @@ impl Session {
         all
     }
 
-    /// What the port's last session has left.
+    /// What sessions before this one have left, the newest first; not all of it need be of this front end.
     pub fn recall(&mut self, left: Vec<Left>) {
         self.left = left;
     }
 
     /// The position at which the queue is known to stand although the front end says the start.
     pub(super) fn left_at(&self, index: usize, layout: &Layout) -> Option<u32> {
-        let left = self
-            .left
-            .iter()
-            .find(|left| usize::from(left.index) == index)?;
-        let knows_nothing = matches!(self.queues[index].base, None | Some(PACKED_START));
-        let same = left.size == layout.size && self.place(layout)? == left.place;
-        let served = same && Queue::was_served(self.memory.as_ref()?, *layout);
-        (knows_nothing && served).then_some(left.position)
+        if !matches!(self.queues[index].base, None | Some(PACKED_START)) {
+            return None;
+        }
+        let place = self.place(layout)?;
+        let same = |left: &&Left| {
+            usize::from(left.index) == index && left.size == layout.size && left.place == place
+        };
+        let left = self.left.iter().find(same)?;
+        let served = Queue::was_served(self.memory.as_ref()?, *layout);
+        served.then_some(left.position)
     }
 
     /// Where the three areas lie in which files.

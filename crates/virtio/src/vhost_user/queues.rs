@@ -36,6 +36,8 @@ pub(super) struct Vring {
     pub(super) enabled: Option<bool>,
     /// The layout it was started with, while it runs.
     pub(super) running: Option<Layout>,
+    /// The inflight area that it was started with: its descriptor's number.
+    pub(super) area: Option<u64>,
     /// A process that died has served it, and where it stands is in its rings.
     pub(super) resume: bool,
     /// Why it does not run although it could be expected to.
@@ -187,9 +189,15 @@ impl Session {
         };
         let index = index as u16;
         let inflight = match &self.inflight {
+            // An area that came while it ran is not where its chains are.
+            Some(_) if vring.resume && vring.area.is_none() => None,
             Some(area) => Some(area.part(index, size, packed)?),
             None => None,
         };
+        if vring.resume && vring.area.is_some_and(|area| self.area() != Some(area)) {
+            let reason = "the inflight area that it used was not kept";
+            return Err(Hold::Refused(reason.into()));
+        }
         Ok(QueueSetup {
             index,
             layout,
@@ -203,6 +211,11 @@ impl Session {
             mem: Arc::clone(mem),
             used_log: (addr.flags & F_LOG != 0).then_some(addr.log),
         })
+    }
+
+    /// The number of the inflight area's descriptor.
+    fn area(&self) -> Option<u64> {
+        self.inflight.as_ref().map(|area| area.file)
     }
 
     fn enabled(&self, vring: &Vring) -> bool {
@@ -219,7 +232,8 @@ impl Session {
             Err(Hold::Refused(reason)) => Err(reason),
             Ok(setup) => {
                 let layout = setup.layout;
-                self.queues[index].base = Some(setup.position);
+                let area = setup.inflight.as_ref().and(self.area());
+                (self.queues[index].base, self.queues[index].area) = (Some(setup.position), area);
                 backend.start_queue(index as u16, setup).map(|()| layout)
             }
         };

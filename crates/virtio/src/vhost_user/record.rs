@@ -51,6 +51,7 @@ pub(super) struct VringRecord {
     pub(super) err: Option<u64>,
     pub(super) enabled: Option<bool>,
     pub(super) running: bool,
+    pub(super) area: Option<u64>,
     pub(super) problem: Option<String>,
 }
 
@@ -67,6 +68,7 @@ impl VringRecord {
             err: number(&vring.err),
             enabled: vring.enabled,
             running: vring.running.is_some(),
+            area: vring.area.filter(|_| vring.running.is_some()),
             problem: vring.problem.clone(),
         }
     }

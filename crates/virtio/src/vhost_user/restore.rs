@@ -161,6 +161,7 @@ fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusa
         err: files.event(record.err)?,
         enabled: record.enabled,
         running: None,
+        area: record.area,
         resume: record.running,
         problem: record.problem,
     })

@@ -308,7 +308,9 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 (Tell::Listening { path, error: None }, Some(fd))
             }
             Ask::Processes => (Tell::Processes(processes()), None),
-            Ask::Dial { .. } => panic!("control does not dial"),
+            Ask::Dial { .. } | Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => {
+                panic!("only the switch asks that: {ask:?}")
+            }
         };
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
         if link.send(&answer, &fds).is_err() {

@@ -182,6 +182,33 @@ fn every_shorter_record_is_refused_and_so_is_a_longer_one() {
 }
 
 #[test]
+fn a_queue_resumes_with_the_inflight_area_that_it_had() {
+    let area = || (inflight(1 << 20, 0, 4, 256), vec![memfd(1 << 20)]);
+    let resumed = |kept: Kept| {
+        let (session, keeper) = kept.die();
+        session.expect("a sound record");
+        let with = |setup: &QueueSetup| setup.inflight.is_some();
+        keeper.recorder.running.get(&0).map(with)
+    };
+    let (payload, fds) = area();
+    let mut kept = Kept::full(true);
+    kept.tell(code::SET_INFLIGHT_FD, payload, fds);
+    assert_eq!(resumed(kept), None, "its own is gone");
+
+    let mut kept = Kept::full(true);
+    kept.tell(code::RESET_DEVICE, vec![], vec![]);
+    let features = Features::VERSION_1.bits() | F_PROTOCOL_FEATURES;
+    kept.tell(code::SET_FEATURES, u64s(&[features]), vec![]);
+    kept.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    kept.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    kept.tell(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
+    let (payload, fds) = area();
+    kept.tell(code::SET_INFLIGHT_FD, payload, fds);
+    assert_eq!(resumed(kept), Some(false), "it started without");
+    assert_eq!(resumed(Kept::full(true)), Some(true));
+}
+
+#[test]
 fn another_version_is_refused() {
     let (mut bytes, _) = Kept::full(false).session.record();
     let next = RECORD_VERSION + 1;
