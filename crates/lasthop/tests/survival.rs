@@ -3,6 +3,7 @@
 //! Guests on both sides send numbered frames all the time and check every byte of what comes; the test's driver
 //! checks that every descriptor comes back exactly once. `LASTHOP_KILLS=1000` does it more often.
 
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
