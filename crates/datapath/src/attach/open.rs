@@ -107,6 +107,7 @@ impl Open {
         around: &mut Around<'_>,
         peeked: bool,
     ) -> Result<(), Fault> {
+        let shown = fds.len();
         let mut backend = ToWorkers {
             workers: around.workers,
             config: around.config,
@@ -127,7 +128,7 @@ impl Open {
             }
         }
         if peeked {
-            self.connection.consume(&message)?;
+            self.connection.consume(&message, shown)?;
         }
         self.connection.flush()?;
         Ok(())

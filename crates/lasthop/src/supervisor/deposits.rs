@@ -1,6 +1,6 @@
 //! What the switch deposits, so that its successor goes on with its connections. None of it is understood here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -27,15 +27,23 @@ const RESERVE: u64 = 256;
 struct Deposit {
     fds: BTreeMap<u64, OwnedFd>,
     record: Option<Vec<u8>>,
-    /// How often the switch has died of itself while it served this port, and when it did last.
+}
+
+/// How often the switch has died of itself while it served a port, and when it did last.
+#[derive(Debug)]
+struct Blame {
     deaths: u32,
-    last_death: Option<Instant>,
+    last: Instant,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Deposits {
     ports: BTreeMap<PortId, Deposit>,
+    /// It outlives the connection: one that comes next may be of the same front end.
+    blamed: BTreeMap<PortId, Blame>,
+    /// Ports whose connections are not to go on.
+    condemned: BTreeSet<PortId>,
 }
 
 impl Deposits {
@@ -76,17 +84,21 @@ impl Deposits {
     /// The switch has died like this. If it was not killed from outside, the ports that it was serving are to blame.
     pub(super) fn blame(&mut self, status: ExitStatus, marks: &OwnedFd) {
         let served = served(marks).unwrap_or_default();
+        self.condemned.clear();
+        self.blamed
+            .retain(|_, blame| blame.last.elapsed() < FORGIVEN);
         if !died_of_itself(status) {
             return;
         }
-        for (port, deposit) in &mut self.ports {
-            if !served.contains(port) {
-                continue;
+        for port in served.iter().collect::<BTreeSet<_>>() {
+            let last = Instant::now();
+            let new = || Blame { deaths: 0, last };
+            let blame = self.blamed.entry(*port).or_insert_with(new);
+            (blame.deaths, blame.last) = (blame.deaths + 1, last);
+            let deaths = blame.deaths;
+            if deaths >= DEATHS {
+                self.condemned.insert(*port);
             }
-            let again = deposit.last_death.is_some_and(|at| at.elapsed() < FORGIVEN);
-            deposit.deaths = if again { deposit.deaths + 1 } else { 1 };
-            deposit.last_death = Some(Instant::now());
-            let deaths = deposit.deaths;
             tracing::warn!(
                 port = port.0,
                 deaths,
@@ -111,7 +123,7 @@ impl Deposits {
                 switch.tell(&Tell::Kept { port, numbers }, &fds)?;
             }
             if let Some(record) = deposit.record.clone() {
-                let condemned = deposit.deaths >= DEATHS;
+                let condemned = self.condemned.contains(&port);
                 let tell = Tell::KeptRecord {
                     port,
                     record,
@@ -200,11 +212,11 @@ mod tests {
     #[test]
     fn blame_is_for_those_that_were_served_when_it_died_of_itself() {
         let mut deposits = Deposits::default();
-        for port in [A, B] {
-            deposits.keep(port, 0, fd());
-            deposits.record(port, vec![1], &[0]);
-        }
-        let deaths = |deposits: &Deposits| [A, B].map(|port| deposits.ports[&port].deaths);
+        let deaths = |deposits: &Deposits| {
+            [A, B].map(|port| deposits.blamed.get(&port).map_or(0, |blame| blame.deaths))
+        };
+        let condemned =
+            |deposits: &Deposits| deposits.condemned.iter().copied().collect::<Vec<_>>();
         deposits.blame(killed_by(libc::SIGKILL), &marks(&[A]));
         assert_eq!(deaths(&deposits), [0, 0]);
         let marks = marks(&[A]);
@@ -214,10 +226,18 @@ mod tests {
         assert_eq!(deaths(&deposits), [1, 0], "marks count once");
         deposits.blame(killed_by(libc::SIGABRT), &self::marks(&[B, A]));
         assert_eq!(deaths(&deposits), [2, 1]);
-        let long_ago = Instant::now().checked_sub(2 * FORGIVEN);
-        deposits.ports.get_mut(&A).unwrap().last_death = long_ago;
+        assert_eq!(condemned(&deposits), []);
         deposits.blame(killed_by(libc::SIGABRT), &self::marks(&[A]));
-        let forgiven = if long_ago.is_some() { 1 } else { 3 };
-        assert_eq!(deaths(&deposits), [forgiven, 1]);
+        assert_eq!((deaths(&deposits), condemned(&deposits)), ([3, 1], vec![A]));
+        deposits.blame(killed_by(libc::SIGABRT), &self::marks(&[B]));
+        assert_eq!((deaths(&deposits), condemned(&deposits)), ([3, 2], vec![]));
+        deposits.forget(A);
+        deposits.blame(killed_by(libc::SIGABRT), &self::marks(&[A]));
+        assert_eq!((deaths(&deposits), condemned(&deposits)), ([4, 2], vec![A]));
+        if let Some(long_ago) = Instant::now().checked_sub(2 * FORGIVEN) {
+            deposits.blamed.get_mut(&A).unwrap().last = long_ago;
+            deposits.blame(killed_by(libc::SIGABRT), &self::marks(&[A]));
+            assert_eq!((deaths(&deposits), condemned(&deposits)), ([1, 2], vec![]));
+        }
     }
 }

@@ -3,6 +3,10 @@
 //! Whoever dies while it serves a message leaves it to its successor, which finds it where it was. That every
 //! message may be served twice follows from the protocol: each sets something, asks for something, or stops
 //! something that then is stopped. (`SEND_RARP` broadcasts once more.)
+//!
+//! Linux (6.18 and before) shows the descriptors of the next message together with a message that has none. So what
+//! is seen is believed only as far as the message can have descriptors, and compared with what really came when the
+//! message is taken away.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -13,7 +17,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
 use super::connection::{Connection, receive_with};
 use super::fault::Fault;
-use super::message::{HEADER_LEN, Header, Message};
+use super::message::{HEADER_LEN, Header, Message, code};
+use super::table;
 
 /// What the socket has.
 #[derive(Debug)]
@@ -60,24 +65,49 @@ impl Connection {
             need_reply: header.need_reply(),
             payload: bytes.split_off(HEADER_LEN),
         };
+        let waiting = rustix::io::ioctl_fionread(self.socket());
+        let waiting = waiting.map_err(|e| Fault::Socket("look at", e))?;
+        if waiting > bytes_of(&message) as u64 && table::has_no_fds(&message) {
+            // They are of the next one, or will be found when this one is taken away.
+            fds.clear();
+        }
         Ok(Peeked::Whole(message, fds))
     }
 
     /// Takes the message away that [`Connection::peek`] has shown. Its descriptors in the socket are closed.
     ///
     /// # Errors
-    /// As [`Connection::recv`].
-    pub fn consume(&mut self, message: &Message) -> Result<(), Fault> {
-        let mut left = HEADER_LEN + message.payload.len();
+    /// As [`Connection::recv`]; and when it has brought another number of descriptors than were shown.
+    pub fn consume(&mut self, message: &Message, shown: usize) -> Result<(), Fault> {
+        let got = self.take_away(message)?;
+        let of_no_use = message.code == code::REM_MEM_REG && got <= 1;
+        if got == shown || of_no_use {
+            return Ok(());
+        }
+        Err(match table::find(message.code) {
+            Some(row) => row.wrong_fds(got),
+            None => Fault::TooManyFds(got),
+        })
+    }
+
+    /// Takes a message away; how many descriptors it had.
+    fn take_away(&mut self, message: &Message) -> Result<usize, Fault> {
+        let (mut left, mut fds) = (bytes_of(message), Vec::new());
         while left > 0 {
             let mut bytes = vec![0; left];
-            match receive_bytes(self.socket(), &mut bytes, RecvFlags::DONTWAIT)? {
+            let more = RecvFlags::empty();
+            match receive_with(self.socket(), &mut bytes, &mut fds, more)? {
                 None | Some(0) => return Err(Fault::ClosedMidMessage),
                 Some(n) => left -= n,
             }
         }
-        Ok(())
+        Ok(fds.len())
     }
+}
+
+/// Bytes of a message on the wire.
+fn bytes_of(message: &Message) -> usize {
+    HEADER_LEN + message.payload.len()
 }
 
 impl Connection {
@@ -98,7 +128,7 @@ impl Connection {
             && Header::parse(*head).code == answered.code
             && *payload == answered.payload
         {
-            self.consume(answered)?;
+            self.take_away(answered)?;
         }
         Ok(())
     }

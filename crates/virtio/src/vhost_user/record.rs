@@ -4,10 +4,11 @@
 //! them. It is `RECORD_VERSION` in two bytes, little endian, and [`Record`] in postcard's encoding. Where running
 //! queues stand is not in it: that changes with every batch, and is found in their rings (`Queue::resume`).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
+use super::backend::Backend;
 use super::config::NET_CONFIG_LEN;
 use super::message::{InflightDesc, LogDesc, RegionDesc, VringAddr};
 use super::queues::Vring;
@@ -110,6 +111,19 @@ impl Record {
 }
 
 impl Session {
+    /// The message at which the former process may have died is done, or there was none.
+    pub fn settled(&mut self) {
+        self.again = false;
+    }
+
+    /// Has a descriptor kept, and gives it a number.
+    pub(super) fn keep(&mut self, fd: &OwnedFd, backend: &mut dyn Backend) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        backend.keep(number, fd.as_fd());
+        number
+    }
+
     /// The session as bytes for [`Session::restore`], and the numbers of the descriptors that it then needs.
     #[must_use]
     pub fn record(&self) -> (Vec<u8>, Vec<u64>) {

@@ -1,6 +1,6 @@
 //! The state of one connection: what was negotiated, and the messages about that.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::{DirtyLog, GuestMemory};
@@ -145,19 +145,6 @@ impl Session {
             next_number: 0,
             again: false,
         }
-    }
-
-    /// The message at which the former process may have died is done, or there was none.
-    pub fn settled(&mut self) {
-        self.again = false;
-    }
-
-    /// Has a descriptor kept, and gives it a number.
-    pub(super) fn keep(&mut self, fd: &OwnedFd, backend: &mut dyn Backend) -> u64 {
-        let number = self.next_number;
-        self.next_number += 1;
-        backend.keep(number, fd.as_fd());
-        number
     }
 
     /// Serves one message and says what to answer.

@@ -12,7 +12,7 @@ use crate::vhost_user::record::Kept;
 use crate::vhost_user::session::{Answer, Request, Session};
 
 /// `SET_VRING_KICK` and the like: no descriptor comes with it.
-const NO_FD: u64 = 1 << 8;
+pub(in crate::vhost_user) const NO_FD: u64 = 1 << 8;
 
 impl Session {
     /// The place of a queue that the front end names; the whole 32 bits count (CVE-2020-10723).

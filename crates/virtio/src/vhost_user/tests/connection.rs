@@ -251,18 +251,44 @@ fn a_message_stays_until_it_is_done() {
         assert_eq!((message.code, fds.len()), (12, 1));
     }
     let (message, fds) = whole(&mut ours);
-    ours.consume(&message).expect("no fault");
+    ours.consume(&message, 1).expect("no fault");
     assert!(!is_closed(&watch));
     drop(fds);
     assert!(is_closed(&watch), "none is left in the socket");
     let (message, fds) = whole(&mut ours);
     assert_eq!((message.code, fds.len()), (7, 1));
-    ours.consume(&message).expect("no fault");
+    ours.consume(&message, 1).expect("no fault");
     drop(fds);
     assert!(is_closed(&other_watch));
     theirs.write_all(&header(1, 2, 0)).expect("sent");
     assert!(ours.peek().is_err(), "another version");
     drop(theirs);
+}
+
+#[test]
+fn descriptors_of_the_next_message_are_not_this_ones() {
+    let (mut theirs, mut ours) = pair();
+    theirs.write_all(&header(1, 1, 0)).expect("sent");
+    let no_fd = [header(12, 1, 8), u64s(&[1 << 8])].concat();
+    theirs.write_all(&no_fd).expect("sent");
+    send_fds(&theirs, &header(7, 1, 0), &[event()]);
+    for (code, count) in [(1, 0), (12, 0), (7, 1)] {
+        let (message, fds) = whole(&mut ours);
+        assert_eq!((message.code, fds.len()), (code, count));
+        ours.consume(&message, count).expect("no fault");
+    }
+    // Those of one that may have none are found at the latest when it is taken away.
+    for more in [false, true] {
+        send_fds(&theirs, &header(1, 1, 0), &[event()]);
+        if more {
+            theirs.write_all(&header(1, 1, 0)).expect("sent");
+        }
+        let (message, fds) = whole(&mut ours);
+        assert_eq!(fds.len(), usize::from(!more));
+        let taken = ours.consume(&message, 0);
+        let fault = taken.expect_err("a descriptor too many");
+        assert!(matches!(fault, Fault::WrongFds { got: 1, .. }), "{fault}");
+    }
 }
 
 #[test]
