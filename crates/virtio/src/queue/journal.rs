@@ -21,6 +21,7 @@
 //! guest that lies gets wrong positions in its own ring, and nothing else: what is taken is checked as ever.
 
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,11 +80,18 @@ impl JournalRegion {
 /// One queue's part of a [`JournalRegion`].
 #[derive(Clone, Debug)]
 pub struct Journal {
-    region: Arc<JournalRegion>,
-    offset: usize,
+    /// The part's first byte: PART bytes from here on are the region's.
+    base: NonNull<u8>,
     /// As it is in the cursors' word.
     start: u64,
+    /// Keeps the memory.
+    _region: Arc<JournalRegion>,
 }
+
+// SAFETY: `base` is an address in the region, which may be shared and sent; what is there is only reached as atomics.
+unsafe impl Send for Journal {}
+// SAFETY: as above.
+unsafe impl Sync for Journal {}
 
 impl Journal {
     /// The part of the queue `index`, if the region has one. `start` numbers the starts of the queue, from 1 on: what
@@ -91,11 +99,13 @@ impl Journal {
     #[must_use]
     pub fn new(region: Arc<JournalRegion>, index: u16, start: u32) -> Option<Self> {
         let offset = PART as usize * usize::from(index);
-        let fits = offset + PART as usize <= region.mapping.len();
-        fits.then_some(Self {
-            region,
-            offset,
+        if offset + PART as usize > region.mapping.len() {
+            return None;
+        }
+        Some(Self {
+            base: NonNull::new(region.mapping.as_ptr().wrapping_add(offset))?,
             start: u64::from(start) << 32,
+            _region: region,
         })
     }
 
@@ -109,10 +119,10 @@ impl Journal {
 
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
-        let base = self.region.mapping.as_ptr().wrapping_add(self.offset + at);
+        let word = self.base.as_ptr().wrapping_add(at);
         // SAFETY: both callers stay below PART, which `new` found inside the mapping; parts start on pages and
-        // `at` is a multiple of 8; the mapping lives as long as `self.region`.
-        unsafe { AtomicU64::from_ptr(base.cast()) }
+        // `at` is a multiple of 8; the mapping lives as long as `self._region`.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
     /// The word of a slot. Every `u16` is in bounds.
@@ -121,13 +131,14 @@ impl Journal {
         self.word(AT_SLOTS + 8 * usize::from(at & (MAX_SIZE - 1)))
     }
 
-    // Stores are releases, so that a process that dies leaves them in program order.
+    // A process that dies leaves its stores in the order in which they were made. `moves` must come after the batch
+    // before it, so it is a release; what is kept must only come before the store that overwrites it, which is one.
 
     /// Keeps what slot `at` holds, which is about to be overwritten.
     #[inline(always)]
     pub(super) fn keep(&self, at: u16, word: u64) {
         if alive() {
-            self.slot(at).store(word, Ordering::Release);
+            self.slot(at).store(word, Ordering::Relaxed);
         }
     }
 

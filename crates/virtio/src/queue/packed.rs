@@ -181,10 +181,8 @@ impl PackedQueue {
         if self.staged == 0 {
             self.first = element;
         } else {
-            if let Some(journal) = &self.journal {
-                journal.keep(at.index, self.ring.tail(at.index));
-            }
-            self.ring.set_hidden(at.index, element);
+            self.ring
+                .set_hidden(at.index, element, self.journal.as_ref());
         }
         self.staged_to.advance(slots, self.size);
         self.staged = self.staged.saturating_add(slots);

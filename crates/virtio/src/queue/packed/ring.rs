@@ -13,7 +13,7 @@ use memory::copy::{prefetch_line, prefetch_line_for_write};
 use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::event::Cursor;
-use crate::queue::{Layout, QueueFault};
+use crate::queue::{Journal, Layout, QueueFault};
 
 /// Descriptor flag: equals the driver's wrap counter when available.
 pub(super) const AVAIL: u16 = 1 << 7;
@@ -191,10 +191,23 @@ impl Ring {
         self.set_tail(at, tail, Release);
     }
 
-    /// Writes a used element that is hidden behind another one of its batch.
-    #[inline]
-    pub(super) fn set_hidden(&self, at: u16, element: Element) {
-        self.set_tail(at, element.word().to_le(), Release);
+    /// Writes a used element that is hidden behind another one of its batch; what was there goes to the journal.
+    #[inline(always)]
+    pub(super) fn set_hidden(&self, at: u16, element: Element, journal: Option<&Journal>) {
+        if cfg!(miri) {
+            if let Some(journal) = journal {
+                journal.keep(at, self.tail(at));
+            }
+            return self.set_tail(at, element.word().to_le(), Release);
+        }
+        // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
+        let tail = unsafe { self.desc.u64(self.slot(at) + AT_LEN) };
+        if let Some(journal) = journal {
+            journal.keep(at, tail.load(Relaxed));
+        }
+        if alive() {
+            tail.store(element.word().to_le(), Release);
+        }
     }
 
     /// Writes a batch's first element, which makes all of it visible.
