@@ -268,6 +268,9 @@ impl Attachment {
 
     /// Ends the connection, if there is one; the port waits for the next.
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
+        if self.kept.take().is_some() {
+            self.keeper.forget();
+        }
         let Some(mut open) = self.open.take() else {
             return;
         };
