@@ -23,6 +23,7 @@ fn main() {
     ring();
     vhost_user();
     channel();
+    session_record();
     config();
 }
 
@@ -569,6 +570,25 @@ fn channel() {
         uptime_ms: 2,
     };
     message(5, "processes", &Tell::Processes(vec![process]));
+}
+
+fn session_record() {
+    save("session_record", "edited-split", &[0, 3, 0, 1, 40, 0, 9]);
+    save("session_record", "edited-packed", &[1, 0, 0, 1]);
+    save("session_record", "connection", &[2, 1, 1, 0]);
+    // A ring of four slots, two of them offered and one of those staged, and a journal that says so.
+    let slot = |len: u32, id: u16, flags: u16| {
+        let mut bytes = (0x11_0000_u64).to_le_bytes().to_vec();
+        bytes.extend(len.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes
+    };
+    let mut journal = vec![0; 192];
+    journal[..4].copy_from_slice(&[0x00, 0x80, 0x02, 0x80]);
+    journal[72..80].copy_from_slice(&[60, 0, 0, 0, 1, 0, 0x80, 0]);
+    let ring = [slot(60, 0, 0x80), slot(0, 1, 0x8080)].concat();
+    save("session_record", "journal", &[&[3, 3][..], &journal, &ring].concat());
 }
 
 fn config() {

@@ -10,6 +10,7 @@ mod guest;
 mod offload_deliver;
 mod queue;
 mod ring_record;
+mod session_record;
 mod vhost_user;
 mod wire_parse;
 mod wire_segment;
@@ -21,6 +22,7 @@ pub use channel_messages::run as channel_messages;
 pub use config_toml::run as config_toml;
 pub use offload_deliver::run as offload_deliver;
 pub use ring_record::run as ring_record;
+pub use session_record::run as session_record;
 pub use vhost_user::run as vhost_user_session;
 pub use wire_parse::run as wire_parse;
 pub use wire_segment::run as wire_segment;
@@ -39,13 +41,14 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("channel_messages", channel_messages),
     ("config_toml", config_toml),
     ("offload_deliver", offload_deliver),
     ("queue_packed", queue_packed),
     ("queue_split", queue_split),
     ("ring_record", ring_record),
+    ("session_record", session_record),
     ("vhost_user_session", vhost_user_session),
     ("wire_parse", wire_parse),
     ("wire_segment", wire_segment),

@@ -2,7 +2,7 @@
 //! guest that writes into its rings meanwhile, and a VMM that cuts its memory files off: no panic, no descriptor left behind, no queue on memory that is
 //! gone, and session and back end agree on which queues run.
 
-mod data_path;
+pub(crate) mod data_path;
 mod steps;
 
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ pub fn run(data: &[u8]) {
 
 /// What Rust does before `main`, and a fuzzer's `main` does not: the error descriptor of a queue may be a pipe that
 /// nobody reads. And what the switch does first, for files that are cut off.
-fn set_signals() {
+pub(crate) fn set_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     // SAFETY: no handler is installed, and nobody else changes what this signal does.
     ONCE.call_once(|| unsafe {
@@ -66,7 +66,7 @@ fn set_signals() {
     });
 }
 
-fn open_fds() -> usize {
+pub(crate) fn open_fds() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc").count()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! supervisor <-- supervision --> control      ask for sockets, tell of readiness
-//! supervisor <-- supervision --> switch       hand over links, dial for client ports
+//! supervisor <-- supervision --> switch       hand over links, dial for client ports, keep sessions
 //! supervisor <-- supervision --> driver       an interface and a connection to the switch; heart-beat
 //! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory
@@ -14,6 +14,7 @@
 //! known here.
 
 pub mod driving;
+pub mod keeping;
 pub mod link;
 pub mod records;
 pub mod shared;

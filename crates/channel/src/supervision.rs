@@ -48,6 +48,28 @@ pub enum Ask {
         /// The interface must be opened anew.
         device_lost: bool,
     },
+    /// Switch: keep this descriptor for the port's session. Descriptor: it.
+    Keep {
+        /// Whose.
+        port: PortId,
+        /// Its number within the session.
+        number: u64,
+    },
+    /// Switch: keep this record for the port's session, in place of the one before, and of the port's descriptors
+    /// only those that the record needs.
+    KeepRecord {
+        /// Whose.
+        port: PortId,
+        /// Bytes that mean something to the switch alone.
+        record: Vec<u8>,
+        /// The numbers of all descriptors that are still needed.
+        numbers: Vec<u64>,
+    },
+    /// Switch: the port's session is over, drop what was kept for it.
+    Forget {
+        /// Whose.
+        port: PortId,
+    },
 }
 
 /// Whether the switch's workers may sleep.
@@ -67,6 +89,8 @@ pub struct SwitchSettings {
     pub poll: Poll,
     /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most eight.
     pub workers: Option<u16>,
+    /// A switch before this one has died: counters go on.
+    pub successor: bool,
 }
 
 /// One process, as `lasthop status` shows it.
@@ -91,8 +115,25 @@ pub enum Tell {
         /// The runtime directory, absolute.
         runtime_dir: String,
     },
-    /// The switch's first message. Descriptor: the counters.
+    /// The switch's first message. Descriptors: the counters, and the marks by which it says whom it serves (see
+    /// [`crate::keeping::MARKS`]). What was kept follows, and then [`Tell::ControlLink`].
     StartSwitch(SwitchSettings),
+    /// Switch: descriptors that the one before had kept for a port's session. Descriptors: as many.
+    Kept {
+        /// Whose.
+        port: PortId,
+        /// Their numbers.
+        numbers: Vec<u64>,
+    },
+    /// Switch: the record that the one before had kept for a port's session, after its descriptors.
+    KeptRecord {
+        /// Whose.
+        port: PortId,
+        /// As it was given.
+        record: Vec<u8>,
+        /// The session is to be ended: the switch has died of serving it again and again.
+        condemned: bool,
+    },
     /// Switch: a new control process. Descriptor: the link to it.
     ControlLink,
     /// Control: the answer to [`Ask::Listen`]; with the socket, or a reason.

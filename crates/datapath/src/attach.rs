@@ -1,29 +1,31 @@
 //! One port's vhost-user side: its socket, the connection that is open, the session on it.
 
+mod backend;
+mod left;
+mod open;
+mod revive;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role};
-use memory::GuestMemory;
-use port::PortId;
 use rustix::net::SocketFlags;
 use virtio::features::Features;
-use virtio::queue::Queue;
-use virtio::vhost_user::{Backend, Connection, Fault, Offer, QueueSetup, Session};
+use virtio::vhost_user::{AnswerPipe, Connection, Fault, Offer, Session};
 
-use crate::guest::{GuestPort, GuestQueue};
-use crate::watchdog;
+use crate::keeper::Keeper;
 use crate::workers::Workers;
+use backend::{Positions, ToWorkers};
+pub use left::LeftBehind;
+use open::{Around, Open, deposit};
+pub use revive::KeptConnection;
 
 /// Between two attempts to dial.
 const REDIAL: Duration = Duration::from_millis(200);
 /// Between two connections. A driver that died has a successor at once, but who hangs up again and again is not dialed
 /// without end.
 const RECONNECT: Duration = Duration::from_millis(20);
-/// Messages of one front end in a row, before others have their turn.
-const MESSAGES: usize = 64;
 
 /// What is offered to every guest; MTU and multi-queue are added where they are configured.
 fn offered(config: &PortConfig) -> Features {
@@ -58,105 +60,6 @@ fn offer(config: &PortConfig) -> Offer {
     offer
 }
 
-/// The calls of a session, passed on to the workers.
-struct ToWorkers<'a> {
-    workers: &'a Workers,
-    port: PortId,
-    /// The port's name, for the log.
-    name: &'a str,
-    /// As configured; a front end may ask for less.
-    mtu: Option<u16>,
-}
-
-impl<'a> ToWorkers<'a> {
-    fn new(workers: &'a Workers, config: &'a PortConfig) -> Self {
-        Self {
-            workers,
-            port: config.id,
-            name: &config.name,
-            mtu: config.mtu,
-        }
-    }
-}
-
-impl ToWorkers<'_> {
-    fn on_port(&self, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
-        self.workers.on_port(self.port, job);
-    }
-}
-
-impl Backend for ToWorkers<'_> {
-    fn set_memory(&mut self, memory: Option<Arc<GuestMemory>>) {
-        if let Some(memory) = memory {
-            self.on_port(move |guest| guest.set_memory(&memory));
-        }
-    }
-
-    fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
-        let QueueSetup {
-            layout,
-            features,
-            position,
-            kick,
-            call,
-            enabled,
-            inflight,
-            mem,
-            ..
-        } = setup;
-        let queue = match inflight {
-            Some(inflight) => Queue::with_inflight(mem, layout, features, position, inflight),
-            None => Queue::new(mem, layout, features, position),
-        };
-        let queue = queue.map_err(|fault| fault.to_string())?;
-        let queue = GuestQueue::new(queue, kick, call, enabled);
-        self.workers.start_queue(self.port, index, queue, features)
-    }
-
-    fn stop_queue(&mut self, index: u16) -> Option<u32> {
-        self.workers.stop_queue(self.port, index)
-    }
-
-    fn enable_queue(&mut self, index: u16, on: bool) {
-        self.on_port(move |guest| guest.enable(index, on));
-    }
-
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        self.on_port(move |guest| guest.set_call(index, call));
-    }
-
-    fn signal(&mut self, event: &OwnedFd) {
-        // On the worker, which a front end cannot hold up.
-        if let Ok(event) = event.try_clone() {
-            self.workers.first(move |_| {
-                let _ = watchdog::ring(&event);
-            });
-        }
-    }
-
-    fn queue_refused(&mut self, index: u16, reason: &str) {
-        tracing::warn!(port = self.name, queue = index, "not started: {reason}");
-    }
-
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
-        let mtu = self.mtu.map_or(mtu, |configured| configured.min(mtu));
-        self.on_port(move |guest| guest.set_mtu(Some(mtu)));
-        Ok(())
-    }
-
-    fn send_rarp(&mut self, mac: [u8; 6]) {
-        let port = self.port;
-        self.workers.first(move |w| w.announce(port, mac));
-    }
-}
-
-/// An open connection.
-#[derive(Debug)]
-struct Open {
-    connection: Connection,
-    session: Session,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Attachment {
@@ -164,6 +67,10 @@ pub struct Attachment {
     /// Only of a server port.
     listener: Option<OwnedFd>,
     open: Option<Open>,
+    /// A connection of the switch before this one, until it is time to go on with it.
+    kept: Option<KeptConnection>,
+    keeper: Keeper,
+    left: LeftBehind,
     /// When to dial next; only of a client port that is not connected.
     dial_at: Option<Instant>,
     /// When the last connection was made.
@@ -175,9 +82,15 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// A port without a connection.
+    /// A port without a connection, or with the one that the switch before this one has left.
     #[must_use]
-    pub fn new(config: PortConfig, listener: Option<OwnedFd>) -> Self {
+    pub fn new(
+        config: PortConfig,
+        listener: Option<OwnedFd>,
+        keeper: Keeper,
+        left: LeftBehind,
+        kept: Option<KeptConnection>,
+    ) -> Self {
         let client = config.role == Role::Client;
         Self {
             phase: if client {
@@ -188,8 +101,11 @@ impl Attachment {
             config,
             listener,
             open: None,
-            dial_at: client.then(Instant::now),
             attached: Instant::now(),
+            dial_at: (client && kept.is_none()).then(Instant::now),
+            kept,
+            keeper,
+            left,
             reason: None,
             connections: 0,
         }
@@ -220,8 +136,21 @@ impl Attachment {
         if let Some(open) = &mut self.open {
             open.session.set_mtu(mtu.unwrap_or(1500));
         }
-        let backend = ToWorkers::new(workers, &self.config);
-        backend.on_port(move |guest| guest.set_mtu(mtu));
+        workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
+        self.keep_record(workers);
+    }
+
+    /// Deposits the connection as it is now.
+    fn keep_record(&mut self, workers: &Workers) {
+        let mut around = Around {
+            workers,
+            config: &self.config,
+            keeper: &mut self.keeper,
+            connections: self.connections,
+        };
+        if let Some(open) = &self.open {
+            open.record(&mut around);
+        }
     }
 
     /// Takes a connection from the listening socket. A second front end is turned away: a port has one
@@ -229,31 +158,39 @@ impl Attachment {
     ///
     /// # Errors
     /// The system's refusal.
-    pub fn accept(&mut self) -> io::Result<()> {
+    pub fn accept(&mut self, workers: &Workers) -> io::Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(listener, flags)?;
-        if self.open.is_some() {
+        if self.open.is_some() || self.kept.is_some() {
             tracing::warn!(port = self.config.name, "turned a second connection away");
             return Ok(());
         }
-        self.attach(socket)
+        self.attach(socket, workers)
     }
 
     /// Takes a connection that was dialed.
     ///
     /// # Errors
     /// The system's refusal.
-    pub fn attach(&mut self, socket: OwnedFd) -> io::Result<()> {
+    pub fn attach(&mut self, socket: OwnedFd, workers: &Workers) -> io::Result<()> {
+        let pipe = AnswerPipe::new()?;
+        deposit(&socket, &pipe, &mut self.keeper);
+        let mut session = Session::new(offer(&self.config));
+        session.recall(self.left.all());
         self.open = Some(Open {
-            connection: Connection::new(socket)?,
-            session: Session::new(offer(&self.config)),
+            connection: Connection::with_pipe(socket, pipe)?,
+            session,
+            positions: Positions::new(self.config.queues),
+            answered: None,
+            torn: false,
         });
         self.attached = Instant::now();
         self.dial_at = None;
         self.connections += 1;
+        self.keep_record(workers);
         tracing::info!(port = self.config.name, "a front end connected");
         Ok(())
     }
@@ -278,7 +215,8 @@ impl Attachment {
     /// Whether the result of a dial is waited for.
     #[must_use]
     pub fn is_dialing(&self) -> bool {
-        self.config.role == Role::Client && self.open.is_none() && self.dial_at.is_none()
+        let idle = self.open.is_none() && self.kept.is_none();
+        self.config.role == Role::Client && idle && self.dial_at.is_none()
     }
 
     /// Serves what the front end sent; ends the connection when it broke a rule or left. `true` when the
@@ -287,8 +225,13 @@ impl Attachment {
         let Some(open) = &mut self.open else {
             return false;
         };
-        let mut backend = ToWorkers::new(workers, &self.config);
-        match pump(open, &mut backend) {
+        let mut around = Around {
+            workers,
+            config: &self.config,
+            keeper: &mut self.keeper,
+            connections: self.connections,
+        };
+        match open.pump(&mut around) {
             Ok(()) => {
                 let info = open.session.info();
                 // What stopped a queue is shown until the queue runs again.
@@ -309,12 +252,18 @@ impl Attachment {
     /// A queue broke a rule: it is stopped, the session goes on.
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
         tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");
-        let mut backend = ToWorkers::new(workers, &self.config);
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
+            let mut backend = ToWorkers {
+                workers,
+                config: &self.config,
+                keeper: &mut self.keeper,
+                positions: &mut open.positions,
+            };
             open.session.queue_failed(index, reason, &mut backend);
             self.reason = Some(format!("queue {index} stopped: {reason}"));
         }
+        self.keep_record(workers);
     }
 
     /// Ends the connection for a reason of ours.
@@ -326,13 +275,22 @@ impl Attachment {
 
     /// Ends the connection, if there is one; the port waits for the next.
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
+        if self.kept.take().is_some() {
+            self.keeper.forget();
+        }
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let mut backend = ToWorkers::new(workers, &self.config);
-        open.session.close(&mut backend);
+        let mut backend = ToWorkers {
+            workers,
+            config: &self.config,
+            keeper: &mut self.keeper,
+            positions: &mut open.positions,
+        };
+        self.left.add(open.session.leave(&mut backend));
+        self.keeper.forget();
         let mtu = self.config.mtu;
-        backend.on_port(move |guest| guest.set_mtu(mtu));
+        workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
         if let Some(fault) = fault {
             let port = &self.config.name;
             if fault.is_close() {
@@ -342,6 +300,10 @@ impl Attachment {
                 self.reason = Some(fault.to_string());
             }
         }
+        self.dial_later();
+    }
+
+    fn dial_later(&mut self) {
         if self.config.role == Role::Client {
             self.dial_at = Some(self.attached + RECONNECT);
         }
@@ -408,19 +370,4 @@ impl Attachment {
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
-}
-
-fn pump(open: &mut Open, backend: &mut ToWorkers<'_>) -> Result<(), Fault> {
-    if !open.connection.flush()? {
-        return Ok(());
-    }
-    for _ in 0..MESSAGES {
-        let Some((message, fds)) = open.connection.recv()? else {
-            return Ok(());
-        };
-        if let Some(reply) = open.session.handle(message, fds, backend)? {
-            open.connection.send(reply)?;
-        }
-    }
-    Ok(())
 }

@@ -72,11 +72,16 @@ impl<P: Port> Fabric<P> {
 
     /// Puts a port in its place, with its counters at zero.
     pub(crate) fn add_port(&mut self, id: PortId, port: P) {
+        self.counters.clear(id);
+        self.take_over_port(id, port);
+    }
+
+    /// Adds a port whose counters go on.
+    pub(crate) fn take_over_port(&mut self, id: PortId, port: P) {
         let index = id.0 as usize;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, || None);
         }
-        self.counters.clear(id);
         self.slots[index] = Some(Slot {
             port,
             delivered: Traffic::default(),

@@ -3,6 +3,7 @@
 //! ```text
 //! process   main of the process, and the thread that speaks with supervisor, control and front ends
 //! attach    one port's socket, connection and vhost-user session
+//! keeper    what of a connection is deposited with the supervisor, to outlive this process
 //! workers   all workers: who serves which queue pair
 //! worker    a thread that serves queue pairs: polls, sleeps, drains messages and answers
 //! poll      when the worker sleeps (no clock, no threads)
@@ -24,6 +25,7 @@ mod fabric;
 pub mod flow_table;
 mod follow;
 pub mod guest;
+pub mod keeper;
 pub mod lane;
 pub mod offload;
 pub mod parking;

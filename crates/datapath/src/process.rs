@@ -2,13 +2,16 @@
 //!
 //! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
 
+mod kept;
 mod stations;
+mod token;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use channel::keeping::{Mark, Marks};
 use channel::link::{Link, Received};
 use channel::shared;
 use channel::supervision::{Ask, Tell};
@@ -18,10 +21,13 @@ use port::counters::Counters;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::attach::Attachment;
+use crate::attach::{Attachment, LeftBehind};
 use crate::guest::GuestPort;
+use crate::keeper::Deposits;
 use crate::worker::{Notice, Notices};
 use crate::workers::Workers;
+use kept::KeptConnections;
+use token::Token;
 
 /// Between two looks at the workers' loads.
 const BALANCE: Duration = Duration::from_secs(1);
@@ -30,39 +36,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 type SupervisorLink = Link<Ask, Tell>;
 type ControlLink = Link<Report, Request>;
-
-/// What a descriptor stands for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Token {
-    Supervisor,
-    Control,
-    Notices,
-    Listener(PortId),
-    Connection(PortId),
-}
-
-impl Token {
-    fn encode(self) -> EventData {
-        EventData::new_u64(match self {
-            Token::Supervisor => 0,
-            Token::Control => 1,
-            Token::Notices => 2,
-            Token::Listener(id) => 3 | u64::from(id.0) << 8,
-            Token::Connection(id) => 4 | u64::from(id.0) << 8,
-        })
-    }
-
-    fn decode(data: EventData) -> Self {
-        let id = PortId((data.u64() >> 8) as u32);
-        match data.u64() & 0xff {
-            0 => Token::Supervisor,
-            1 => Token::Control,
-            2 => Token::Notices,
-            3 => Token::Listener(id),
-            _ => Token::Connection(id),
-        }
-    }
-}
 
 /// See the module.
 struct Process {
@@ -74,6 +47,12 @@ struct Process {
     /// When the workers' loads were looked at last.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
+    deposits: Deposits,
+    left: LeftBehind,
+    /// What the switch before this one has left, until control has said what is wanted.
+    kept: KeptConnections,
+    /// Whose message is served.
+    mark: Mark,
     stop: bool,
 }
 
@@ -83,17 +62,19 @@ struct Process {
 /// What keeps the process from starting or from waiting for events.
 pub fn run(link: OwnedFd) -> io::Result<()> {
     let mut supervisor = SupervisorLink::new(link);
-    let (settings, counters) = match supervisor.recv()? {
-        Received::Message(Tell::StartSwitch(settings), fds) => match fds.first() {
-            Some(fd) => (settings, Counters::map(fd).map_err(io::Error::other)?),
-            None => return Err(io::Error::other("the supervisor sent no counters")),
-        },
-        _ => return Err(io::Error::other("the supervisor did not say how to start")),
+    let Received::Message(Tell::StartSwitch(settings), fds) = supervisor.recv()? else {
+        return Err(io::Error::other("the supervisor did not say how to start"));
     };
+    let [counters, marks] = <[OwnedFd; 2]>::try_from(fds)
+        .map_err(|_| io::Error::other("the supervisor sent no counters and marks"))?;
+    let counters = Counters::map(&counters).map_err(io::Error::other)?;
+    let marks = Marks::map(&marks).map_err(io::Error::other)?;
     supervisor.set_nonblocking()?;
     memory::survive_truncation()?;
     let (workers, notices) =
         Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
+    workers.set_marks(&marks);
+    let deposits = Deposits::new(supervisor.as_fd().try_clone_to_owned()?);
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -110,6 +91,10 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         workers,
         balanced: Instant::now(),
         ports: BTreeMap::new(),
+        deposits,
+        left: LeftBehind::default(),
+        kept: KeptConnections::new(settings.successor),
+        mark: marks.of(0),
         stop: false,
     };
     while !process.stop {
@@ -175,6 +160,17 @@ impl Process {
                 Received::Message(Tell::Dialed { port, path, error }, mut fds) => {
                     self.dialed(port, &path, fds.pop(), error);
                 }
+                Received::Message(Tell::Kept { port, numbers }, fds) => {
+                    self.kept.add_files(port, numbers, fds);
+                }
+                Received::Message(
+                    Tell::KeptRecord {
+                        port,
+                        record,
+                        condemned,
+                    },
+                    _,
+                ) => self.kept.add_record(port, &record, condemned),
                 Received::Message(..) => {}
             }
         }
@@ -235,6 +231,7 @@ impl Process {
             Order::Program(program) => {
                 self.workers
                     .each(move |w| w.switch.set_program(program.clone()));
+                self.go_on();
                 Ok(())
             }
             Order::AddPort(config) => self.add_port(config, fds.pop()),
@@ -305,9 +302,16 @@ impl Process {
             epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
         }
         let mtu = config.mtu;
-        self.workers
-            .each(move |w| w.switch.add_port(id, GuestPort::new(mtu)));
-        self.ports.insert(id, Attachment::new(config, listener));
+        let known = self.kept.is_taking_over();
+        self.workers.each(move |w| match known {
+            true => w.switch.take_over_port(id, GuestPort::new(mtu)),
+            false => w.switch.add_port(id, GuestPort::new(mtu)),
+        });
+        let kept = self.kept.claim(&config);
+        let keeper = self.deposits.of(id);
+        let left = self.left.clone();
+        let port = Attachment::new(config, listener, keeper, left, kept);
+        self.ports.insert(id, port);
         Ok(())
     }
 
@@ -368,8 +372,8 @@ impl Process {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        let attached = port.socket().is_some();
-        match port.accept() {
+        let attached = port.socket().is_some() || port.is_to_revive();
+        match port.accept(&self.workers) {
             Ok(()) if !attached => self.watch(id),
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -388,7 +392,10 @@ impl Process {
             return;
         };
         let failed = match socket {
-            Some(socket) => port.attach(socket).err().map(|e| e.to_string()),
+            Some(socket) => port
+                .attach(socket, &self.workers)
+                .err()
+                .map(|e| e.to_string()),
             None => Some(error.unwrap_or_default()),
         };
         match failed {
@@ -413,10 +420,11 @@ impl Process {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        self.mark.serve(id);
+        let ended = port.pump(&self.workers);
+        self.mark.rest();
         // A socket that is closed leaves the epoll set by itself.
-        if !port.pump(&self.workers)
-            && let Some((socket, wants_write)) = port.socket()
-        {
+        if !ended && let Some((socket, wants_write)) = port.socket() {
             let flags = if wants_write {
                 EventFlags::OUT
             } else {

@@ -110,6 +110,11 @@ impl<P: Port> Switch<P> {
         self.fabric.add_port(id, port);
     }
 
+    /// Adds a port that a switch before this one had; its counters go on.
+    pub fn take_over_port(&mut self, id: PortId, port: P) {
+        self.fabric.take_over_port(id, port);
+    }
+
     /// Takes a port out, with every frame of it that waits, and begins to forget the flows from and to it:
     /// [`Switch::go_on`] until that is done.
     pub fn remove_port(&mut self, id: PortId, now: u64) -> Option<P> {

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 
+use channel::keeping::Marks;
 use channel::supervision::Poll;
 use port::PortId;
 use port::counters::Counters;
@@ -54,6 +55,13 @@ impl Workers {
             homes: RefCell::default(),
         };
         Ok((workers, notices))
+    }
+
+    /// Has each worker mark whom it serves. The session thread has the first mark.
+    pub fn set_marks(&self, marks: &Marks) {
+        for (number, worker) in self.handles.iter().enumerate() {
+            worker.set_mark(marks.of(number + 1));
+        }
     }
 
     /// How many there are.

@@ -196,6 +196,14 @@ impl Lasthop {
         );
     }
 
+    /// `kill -9` of the switch. Returns at once; the supervisor starts another.
+    pub fn kill_switch(&self) {
+        send(
+            self.pid("lasthop-switch").expect("the switch runs"),
+            Signal::KILL,
+        );
+    }
+
     /// Waits until a control other than `before` answers the command line.
     pub fn wait_control(&self, before: u32) {
         eventually("a new control answers", START, || {

@@ -6,13 +6,15 @@
 //! ```text
 //! control dies   a new one is started at once (later and later if that goes on), with a new link to the
 //!                switch; the switch goes on meanwhile
-//! switch dies    a new one is started; control notices, dies too, and its successor sets the switch up
+//! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
+//!                sets the switch up, and guests go on
 //! driver dies    see [`drivers`]
 //! SIGTERM, SIGINT, SIGHUP   both are told to stop, sockets are removed, exit status 0
 //! we die         both get SIGKILL from the kernel
 //! ```
 
 mod child;
+mod deposits;
 mod drivers;
 mod sockets;
 
@@ -25,6 +27,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use api::v1::{SwitchSpec, WantedState, Workers};
+use channel::keeping::MARKS;
 use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
@@ -35,6 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FlockOperation, MemfdFlags};
 
 use child::{Child, Kind};
+use deposits::Deposits;
 use drivers::Drivers;
 use sockets::Sockets;
 
@@ -110,7 +114,9 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
         drivers,
         api,
         state,
-        counters: make_counters()?,
+        counters: make_file("lasthop-counters", port::counters::SIZE)?,
+        marks: make_file("lasthop-marks", MARKS)?,
+        deposits: Deposits::default(),
         settings,
         control: Child::start(Kind::Control)?,
         switch: Child::start(Kind::Switch)?,
@@ -180,9 +186,9 @@ impl Drop for Lock {
     }
 }
 
-fn make_counters() -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create("lasthop-counters", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, port::counters::SIZE)?;
+fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, size)?;
     Ok(fd)
 }
 
@@ -193,6 +199,7 @@ fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
             api::v1::Poll::Adaptive => Poll::Adaptive,
             api::v1::Poll::Always => Poll::Always,
         },
+        successor: false,
         workers: match spec.workers {
             Workers::Auto => None,
             Workers::Count(count) => Some(count),
@@ -208,6 +215,10 @@ struct Supervisor {
     api: OwnedFd,
     state: StateFile,
     counters: OwnedFd,
+    /// What the switch says of whom it serves.
+    marks: OwnedFd,
+    /// What the next switch gets of this one's connections.
+    deposits: Deposits,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
@@ -219,7 +230,9 @@ struct Supervisor {
 impl Supervisor {
     fn introduce_switch(&mut self) -> io::Result<()> {
         let start = Tell::StartSwitch(self.settings);
-        self.switch.tell(&start, &[self.counters.as_fd()])
+        let fds = [self.counters.as_fd(), self.marks.as_fd()];
+        self.switch.tell(&start, &fds)?;
+        self.deposits.hand_over(&self.switch)
     }
 
     /// Gives a new control process all it needs, and the switch a link to it.
@@ -247,9 +260,7 @@ impl Supervisor {
                 return Ok(());
             }
             for kind in heard {
-                while let Some((ask, _)) = self.child(kind).hear() {
-                    self.answer(kind, ask)?;
-                }
+                self.hear(kind)?;
             }
             self.restart_dead()?;
             for answer in self.drivers.turn() {
@@ -257,6 +268,13 @@ impl Supervisor {
                 self.reply(Kind::Switch, &answer.tell, &fds);
             }
         }
+    }
+
+    fn hear(&mut self, kind: Kind) -> io::Result<()> {
+        while let Some((ask, fds)) = self.child(kind).hear() {
+            self.answer(kind, ask, fds)?;
+        }
+        Ok(())
     }
 
     /// Whether a signal came, and which children said something.
@@ -307,9 +325,13 @@ impl Supervisor {
         }
     }
 
-    fn answer(&mut self, kind: Kind, ask: Ask) -> io::Result<()> {
+    fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
         match ask {
-            Ask::Ready => self.say_ready(),
+            Ask::Ready => {
+                self.control.prove();
+                self.switch.prove();
+                self.say_ready();
+            }
             Ask::Listen { path } => {
                 let (socket, error) = match self.sockets.listen(&path) {
                     Ok(socket) => (Some(socket), None),
@@ -344,6 +366,13 @@ impl Supervisor {
                 self.reply(kind, &Tell::DriverStates(states), &[]);
             }
             Ask::Pong(_) | Ask::DriverEnds { .. } => tracing::warn!("{kind} is no driver"),
+            Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
+            Ask::KeepRecord {
+                port,
+                record,
+                numbers,
+            } => self.deposits.record(port, record, &numbers),
+            Ask::Forget { port } => self.deposits.forget(port),
         }
         Ok(())
     }
@@ -379,7 +408,7 @@ impl Supervisor {
     }
 
     fn restart_dead(&mut self) -> io::Result<()> {
-        let died = [self.control.reap(), self.switch.reap()];
+        let died = [self.control.reap(), self.reap_switch()?];
         if !self.ready
             && let Some(status) = died.into_iter().flatten().next()
         {
@@ -398,6 +427,17 @@ impl Supervisor {
             self.control.kill_unless(told);
         }
         Ok(())
+    }
+
+    /// If the switch has died: what it said last is what its successor goes by.
+    fn reap_switch(&mut self) -> io::Result<Option<String>> {
+        let Some(status) = self.switch.has_died() else {
+            return Ok(None);
+        };
+        self.hear(Kind::Switch)?;
+        self.deposits.blame(status, &self.marks);
+        self.settings.successor = true;
+        Ok(self.switch.reap())
     }
 
     /// Ends all and waits for them.

@@ -11,9 +11,9 @@ use virtio::vhost_user::{Backend, QueueSetup};
 
 /// A data path that serves its queues on demand.
 #[derive(Default)]
-pub(super) struct DataPath {
-    pub(super) running: BTreeMap<u16, (QueueSetup, Queue)>,
-    pub(super) memory: Option<Arc<GuestMemory>>,
+pub(crate) struct DataPath {
+    pub(crate) running: BTreeMap<u16, (QueueSetup, Queue)>,
+    pub(crate) memory: Option<Arc<GuestMemory>>,
 }
 
 impl Backend for DataPath {
@@ -78,7 +78,7 @@ impl Backend for DataPath {
 
 impl DataPath {
     /// Serves a few chains of each queue; those that fault are reported.
-    pub(super) fn serve(&mut self) -> Vec<(u16, QueueFault)> {
+    pub(crate) fn serve(&mut self) -> Vec<(u16, QueueFault)> {
         let mut faults = Vec::new();
         for (index, (_, queue)) in &mut self.running {
             let mut segs: Vec<Segment> = Vec::new();

@@ -1,5 +1,6 @@
 //! The queue pairs that are looked at without a kick.
 
+use channel::keeping::Mark;
 use port::PortId;
 
 /// Rounds in which others had frames and a pair had none, after which its guest is asked for kicks: looking
@@ -22,6 +23,8 @@ pub(super) struct ActivePairs {
     by_port: Vec<u64>,
     /// Rounds in which somebody had frames.
     rounds: u64,
+    /// Where the pair is named that is looked at.
+    mark: Option<Mark>,
 }
 
 impl ActivePairs {
@@ -29,9 +32,19 @@ impl ActivePairs {
         self.list.is_empty()
     }
 
-    /// The pair at a place of the list, `None` behind its end.
+    /// From now on, says whose pair is looked at.
+    pub(super) fn set_mark(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
+    /// The pair at a place of the list, which is about to be looked at; `None` behind its end.
+    #[inline]
     pub(super) fn get(&self, at: usize) -> Option<(PortId, u16)> {
-        self.list.get(at).map(|entry| (entry.port, entry.pair))
+        let entry = self.list.get(at)?;
+        if let Some(mark) = &self.mark {
+            mark.serve(entry.port);
+        }
+        Some((entry.port, entry.pair))
     }
 
     /// Adds a pair; `false` if it is there already, or can never be (its port has 64 at most).
@@ -61,6 +74,9 @@ impl ActivePairs {
     pub(super) fn remove_at(&mut self, at: usize) {
         let Entry { port, pair, .. } = self.list.swap_remove(at);
         self.by_port[port.0 as usize] &= !(1 << pair);
+        if let (true, Some(mark)) = (self.list.is_empty(), &self.mark) {
+            mark.rest();
+        }
     }
 
     /// The pair at this place had frames in this round.

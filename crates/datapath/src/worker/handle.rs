@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 
+use channel::keeping::Mark;
 use port::PortId;
 use rustix::event::EventfdFlags;
 
@@ -38,6 +39,11 @@ impl WorkerHandle {
             let _ = reply.send(job(worker));
         });
         result.recv().expect("the worker runs")
+    }
+
+    /// Has the worker mark whom it serves, in case this process dies of it.
+    pub fn set_mark(&self, mark: Mark) {
+        self.call(move |worker| worker.active.set_mark(mark));
     }
 
     /// Has `job` run on the worker between two passes, without waiting for it.

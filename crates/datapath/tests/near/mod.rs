@@ -1,5 +1,7 @@
 //! Guests in this process: a driver's NIC over heap memory, and the port that serves it.
 
+use std::sync::Arc;
+
 use channel::records::Upcall;
 use datapath::guest::{GuestPort, GuestQueue};
 use datapath::lane::Lane;
@@ -10,7 +12,7 @@ use testkit::features::RING_PACKED;
 use testkit::guest_ram::{GuestRam, RegionSpec};
 use testkit::net::{NetOptions, NetPair};
 use virtio::features::Features;
-use virtio::queue::{Layout, Queue};
+use virtio::queue::{Journal, JournalRegion, Layout, Queue};
 
 /// Nobody is asked: all flows are there beforehand.
 pub(crate) struct NoUpcalls;
@@ -33,7 +35,10 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
     let packed = features & RING_PACKED != 0;
     let position = if packed { 0x8000_8000 } else { 0 };
     let features = Features::from_bits_truncate(features);
-    let queue = Queue::new(ram.memory(), layout, features, position).expect("a sound queue");
+    let queue = Queue::new(ram.memory(), layout, features, position);
+    let mut queue = queue.expect("a sound queue");
+    // As in the switch: packed queues say where they stand.
+    queue.set_journal(Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1));
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     GuestQueue::new(queue, event(), Some(event()), true)
 }

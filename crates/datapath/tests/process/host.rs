@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use channel::keeping::MARKS;
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
@@ -159,10 +160,15 @@ impl Host {
     pub(crate) fn with_settings(settings: SwitchSettings) -> Self {
         let counters = rustix::fs::memfd_create("counters", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&counters, SIZE).expect("room");
+        let marks = rustix::fs::memfd_create("marks", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&marks, MARKS).expect("room");
         let (ours, theirs) = link::pair().expect("sockets");
         let supervisor = Link::new(ours.try_clone().expect("a descriptor"));
         supervisor
-            .send(&Tell::StartSwitch(settings), &[counters.as_fd()])
+            .send(
+                &Tell::StartSwitch(settings),
+                &[counters.as_fd(), marks.as_fd()],
+            )
             .expect("a listening switch");
         let dir = tempfile::tempdir().expect("a folder");
         let mut host = Self {
@@ -429,8 +435,11 @@ fn dial(fd: OwnedFd) -> JoinHandle<()> {
     let mut link: Link<Tell, Ask> = Link::new(fd);
     std::thread::spawn(move || {
         while let Ok(Received::Message(ask, _)) = link.recv() {
-            let Ask::Dial { port, path } = ask else {
-                panic!("unexpected {ask:?}");
+            let (port, path) = match ask {
+                Ask::Dial { port, path } => (port, path),
+                // This switch has no successor.
+                Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => continue,
+                other => panic!("unexpected {other:?}"),
             };
             let (socket, error) = match UnixStream::connect(&path) {
                 Ok(socket) => (Some(socket), None),

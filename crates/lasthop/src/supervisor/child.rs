@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
@@ -56,6 +56,8 @@ struct Alive {
     pidfd: OwnedFd,
     link: Link<Tell, Ask>,
     since: Instant,
+    /// It has done what it is there for: however it dies, its start did not fail.
+    proved: bool,
 }
 
 /// See the module.
@@ -63,7 +65,7 @@ pub(super) struct Child {
     kind: Kind,
     alive: Option<Alive>,
     restarts: u32,
-    /// Deaths in a row soon after the start.
+    /// Deaths in a row soon after the start, before it was of any use.
     failures: u32,
     restart_at: Option<Instant>,
 }
@@ -136,16 +138,26 @@ impl Child {
         }
     }
 
+    /// It does what it is there for.
+    pub(super) fn prove(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.proved = true;
+        }
+    }
+
+    /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
+    pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
+        self.alive.as_mut()?.process.try_wait().ok()?
+    }
+
     /// If it has died: notes when to start it again, and says how it died.
     pub(super) fn reap(&mut self) -> Option<String> {
-        let status = self.alive.as_mut()?.process.try_wait().ok()??;
+        let status = self.has_died()?;
         let text = format!("{} ended ({status})", self.kind);
         tracing::warn!("{text}");
-        let lived = self
-            .alive
-            .take()
-            .map_or(Duration::ZERO, |a| a.since.elapsed());
-        self.failures = if lived < STEADY { self.failures + 1 } else { 0 };
+        let started = |a: Alive| a.proved || a.since.elapsed() >= STEADY;
+        let started = self.alive.take().is_some_and(started);
+        self.failures = if started { 0 } else { self.failures + 1 };
         // The first time at once; then 10 ms, 20 ms, ...
         let delay = match self.failures {
             0 | 1 => Duration::ZERO,
@@ -245,6 +257,7 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
         pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
         link,
         since: Instant::now(),
+        proved: false,
     })
 }
 

@@ -8,6 +8,15 @@ use memory::GuestMemory;
 
 use super::QueueFault;
 
+/// Whether this process still lives: tests end it between any two stores to shared memory.
+#[inline(always)]
+pub(super) fn alive() -> bool {
+    #[cfg(test)]
+    return super::tests::death::next_store_happens();
+    #[cfg(not(test))]
+    true
+}
+
 /// A resolved ring area. Valid while the `GuestMemory` that resolved it lives; the queue keeps both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {

@@ -27,7 +27,9 @@ mod descriptor;
 mod event;
 mod fault;
 mod inflight;
+mod journal;
 mod packed;
+mod resume;
 mod split;
 mod together;
 
@@ -41,6 +43,7 @@ pub use memory::Segment;
 
 pub use fault::QueueFault;
 pub use inflight::{Inflight, InflightRegion};
+pub use journal::{Journal, JournalRegion};
 use packed::PackedQueue;
 use split::SplitQueue;
 use together::Ring;

@@ -8,12 +8,15 @@ use memory::GuestMemory;
 use super::descriptor::{Desc, WRITE};
 use super::event::{Cursor, packed_need_event};
 use super::inflight::packed::Tracker;
-use super::{Chain, Inflight, Layout, QueueFault};
+use super::{Chain, Inflight, Journal, Layout, QueueFault};
 use crate::features::Features;
 
+mod recover;
 mod ring;
 mod take;
-use ring::{AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Ring, USED, is_available, positions};
+use ring::{
+    AVAIL, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, Element, Ring, USED, is_available, positions,
+};
 
 /// A packed virtqueue.
 #[derive(Debug)]
@@ -28,8 +31,10 @@ pub struct PackedQueue {
     staged_to: Cursor,
     /// Slots between `used` and `staged_to`.
     staged: u16,
-    /// Flags of the first staged element: written last.
-    first_flags: u16,
+    /// The first staged element as it will be: written last, whole.
+    first: Element,
+    /// Where a successor of this process finds its place.
+    journal: Option<Journal>,
     /// Slots taken and not yet published as used; never more than `size`.
     in_flight: u16,
     /// Slots published since the last `needs_notify`.
@@ -76,7 +81,8 @@ impl PackedQueue {
             used,
             staged_to: used,
             staged: 0,
-            first_flags: 0,
+            first: Element::default(),
+            journal: None,
             in_flight,
             unnotified: 0,
             asked: false,
@@ -167,11 +173,16 @@ impl PackedQueue {
         if written > 0 {
             flags |= WRITE;
         }
+        let element = Element {
+            len: written,
+            id,
+            flags,
+        };
         if self.staged == 0 {
-            self.ring.set_used(at.index, id, written);
-            self.first_flags = flags;
+            self.first = element;
         } else {
-            self.ring.set_hidden(at.index, id, written, flags);
+            self.ring
+                .set_hidden(at.index, element, self.journal.as_ref());
         }
         self.staged_to.advance(slots, self.size);
         self.staged = self.staged.saturating_add(slots);
@@ -187,11 +198,14 @@ impl PackedQueue {
             return;
         }
         let from = self.used.index;
+        if let Some(journal) = &self.journal {
+            journal.moves(self.used, self.staged_to);
+        }
         self.used = self.staged_to;
         if let Some(tracker) = &mut self.tracker {
             tracker.before_publish(self.used);
         }
-        self.ring.publish_flags(from, self.first_flags);
+        self.ring.publish_element(from, self.first);
         if let Some(tracker) = &mut self.tracker {
             tracker.after_publish(self.used);
         }

@@ -89,6 +89,14 @@ impl SplitQueue {
         })
     }
 
+    /// The used index of the ring at `layout`.
+    pub(super) fn used_index(mem: &GuestMemory, layout: Layout) -> Result<u16, QueueFault> {
+        if !layout.size.is_power_of_two() {
+            return Err(QueueFault::BadSize);
+        }
+        Ok(Rings::resolve(mem, layout, false)?.used_index())
+    }
+
     pub(super) fn set_memory(&mut self, mem: Arc<GuestMemory>) -> Result<(), QueueFault> {
         if let Some(fault) = self.fault {
             return Err(fault);

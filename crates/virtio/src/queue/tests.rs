@@ -10,6 +10,7 @@
 //! and where the device reads two fields as one word (split descriptors, indirect tables), the driver's
 //! writes happen before.
 
+pub(in crate::queue) mod death;
 pub(crate) mod driver;
 mod events;
 mod faults;

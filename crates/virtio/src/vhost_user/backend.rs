@@ -1,6 +1,6 @@
 //! What the owner of a session gives (the offer) and gets (the calls of the back end).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use memory::GuestMemory;
@@ -42,6 +42,18 @@ impl Offer {
     }
 }
 
+/// Whether a process that died has served a queue: then it goes on where its rings say (`Queue::resume`), not at
+/// the position that the front end gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// It starts.
+    No,
+    /// The message that starts it may have been served before: perhaps.
+    Perhaps,
+    /// It ran.
+    Yes,
+}
+
 /// Everything that is needed to serve a queue.
 #[derive(Debug)]
 pub struct QueueSetup {
@@ -53,6 +65,8 @@ pub struct QueueSetup {
     pub features: Features,
     /// Where to go on, in the encoding of `Queue::position`.
     pub position: u32,
+    /// Whether another process may have served it before.
+    pub resume: Resume,
     /// Readable when the guest made descriptors available. Non-blocking.
     pub kick: OwnedFd,
     /// To be written (8 bytes) to notify the guest; without it the guest polls. Non-blocking.
@@ -93,6 +107,11 @@ pub trait Backend {
     /// A queue has all it needs and still cannot start; `reason` is for people. It is repeated only when it
     /// changes.
     fn queue_refused(&mut self, _index: u16, _reason: &str) {}
+
+    /// A descriptor that the front end sent is part of the session from now on, under a number that no other one
+    /// of the session has. Whoever keeps descriptors and [`Session::record`](super::Session::record) can bring the
+    /// session back after this process has died.
+    fn keep(&mut self, _number: u64, _fd: BorrowedFd<'_>) {}
 
     /// Adds one to an eventfd of the front end. A hostile front end can make the write wait (it can clear
     /// the descriptor's `O_NONBLOCK`): an owner that must not wait does it where it can be interrupted.

@@ -11,7 +11,7 @@ pub(super) const MAX_CONFIG: usize = 256;
 /// Bytes in front of the accessed ones.
 pub(super) const CONFIG_HEAD: usize = 12;
 /// `struct virtio_net_config` up to and with `supported_hash_types`.
-const NET_CONFIG_LEN: usize = 24;
+pub(super) const NET_CONFIG_LEN: usize = 24;
 
 const AT_STATUS: usize = 6;
 const AT_PAIRS: usize = 8;
@@ -26,7 +26,7 @@ const FLAG_MIGRATION: u32 = 1;
 
 /// The bytes that the driver sees, little-endian, zero behind the known fields.
 #[derive(Debug, Clone)]
-pub(super) struct NetConfig([u8; NET_CONFIG_LEN]);
+pub(super) struct NetConfig(pub(super) [u8; NET_CONFIG_LEN]);
 
 impl NetConfig {
     pub(super) fn new(offer: &Offer) -> Self {

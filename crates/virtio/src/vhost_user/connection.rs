@@ -10,6 +10,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use super::answer_pipe::AnswerPipe;
 use super::fault::Fault;
 use super::message::{HEADER_LEN, Header, MAX_FDS, Message, Reply};
 
@@ -22,6 +23,8 @@ pub struct Connection {
     socket: OwnedFd,
     incoming: Incoming,
     outgoing: Outgoing,
+    /// By which replies without a descriptor leave, where a successor of this process may have to send them.
+    pipe: Option<AnswerPipe>,
 }
 
 /// The message that is being received.
@@ -55,7 +58,52 @@ impl Connection {
             socket,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
+            pipe: None,
         })
+    }
+
+    /// The same; replies go through `pipe`, and what a former process has left in it goes first.
+    ///
+    /// # Errors
+    /// When the socket's flags cannot be set.
+    pub fn with_pipe(socket: impl Into<OwnedFd>, pipe: AnswerPipe) -> std::io::Result<Self> {
+        let mut connection = Self::new(socket)?;
+        connection.pipe = Some(pipe);
+        Ok(connection)
+    }
+
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Whether part of a message has been taken from the socket.
+    #[must_use]
+    pub fn is_mid_message(&self) -> bool {
+        self.incoming.head_len > 0
+    }
+
+    /// Whether a reply waits in the pipe.
+    #[must_use]
+    pub fn has_piped_reply(&self) -> bool {
+        self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty())
+    }
+
+    /// Gets a reply ready; [`Connection::flush`] sends it.
+    ///
+    /// # Errors
+    /// A pipe that does not take it.
+    pub fn stage(&mut self, reply: Reply) -> Result<(), Fault> {
+        match &mut self.pipe {
+            Some(pipe) if reply.fd.is_none() => {
+                let bytes = reply.to_bytes();
+                pipe.put(&bytes).map_err(|e| Fault::Socket("answer", e))
+            }
+            _ => {
+                self.outgoing.bytes.extend(reply.to_bytes());
+                self.outgoing.fd = reply.fd;
+                Ok(())
+            }
+        }
     }
 
     /// The next message, or `None` when it is not complete yet or a reply has to leave first. Call it again
@@ -79,8 +127,7 @@ impl Connection {
     /// # Errors
     /// When the front end is gone.
     pub fn send(&mut self, reply: Reply) -> Result<(), Fault> {
-        self.outgoing.bytes.extend(reply.to_bytes());
-        self.outgoing.fd = reply.fd;
+        self.stage(reply)?;
         self.flush().map(|_| ())
     }
 
@@ -89,13 +136,19 @@ impl Connection {
     /// # Errors
     /// When the front end is gone.
     pub fn flush(&mut self) -> Result<bool, Fault> {
+        if let Some(pipe) = &mut self.pipe {
+            let done = pipe.drain(&self.socket);
+            if !done.map_err(|e| Fault::Socket("send", e))? {
+                return Ok(false);
+            }
+        }
         self.outgoing.advance(&self.socket)
     }
 
     /// Whether part of a reply waits until the socket is writable.
     #[must_use]
     pub fn wants_write(&self) -> bool {
-        !self.outgoing.bytes.is_empty()
+        !self.outgoing.bytes.is_empty() || self.has_piped_reply()
     }
 }
 
@@ -181,9 +234,19 @@ fn receive(
     buf: &mut [u8],
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Option<usize>, Fault> {
+    receive_with(socket, buf, fds, RecvFlags::empty())
+}
+
+/// The same with more flags.
+pub(super) fn receive_with(
+    socket: &OwnedFd,
+    buf: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    more: RecvFlags,
+) -> Result<Option<usize>, Fault> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT | more;
     let received = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, flags) {
             Ok(received) => break received,

@@ -17,21 +17,22 @@ use crate::queue::{Inflight, InflightRegion};
 #[derive(Debug)]
 pub(super) struct InflightArea {
     region: Arc<InflightRegion>,
-    queues: u16,
-    queue_size: u16,
+    pub(super) desc: InflightDesc,
+    /// The descriptor's number.
+    pub(super) file: u64,
 }
 
 impl InflightArea {
     /// The part of queue `index` with `size` entries. Everything is checked again here, at each start,
     /// because size and format may have changed since the area was set (CVE-2026-86565).
     pub(super) fn part(&self, index: u16, size: u16, packed: bool) -> Result<Inflight, String> {
-        if index >= self.queues {
+        if index >= self.desc.queues {
             return Err("the inflight area has no room for this queue".into());
         }
-        if size > self.queue_size {
+        if size > self.desc.queue_size {
             return Err("the queue is larger than its inflight table".into());
         }
-        let offset = u64::from(index) * Inflight::region_size(self.queue_size, packed);
+        let offset = u64::from(index) * Inflight::region_size(self.desc.queue_size, packed);
         Inflight::new(Arc::clone(&self.region), offset, size, packed)
             .map_err(|fault| format!("inflight area: {fault}"))
     }
@@ -91,11 +92,25 @@ fn create(size: u64) -> rustix::io::Result<OwnedFd> {
 pub(super) fn set_inflight(
     session: &mut Session,
     mut request: Request,
-    _: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Result<Answer, Refusal> {
     let desc: InflightDesc = request.parse()?;
-    check(session, &desc)?;
     let fd = request.fds.pop().ok_or("no file descriptor")?;
+    let keep = fd.try_clone().map_err(|e| e.to_string())?;
+    let file = session.next_number;
+    map(session, desc, fd, file)?;
+    session.keep(&keep, backend);
+    Ok(Answer::Done)
+}
+
+/// Maps the area in the file with this number.
+pub(super) fn map(
+    session: &mut Session,
+    desc: InflightDesc,
+    fd: OwnedFd,
+    file: u64,
+) -> Result<(), Refusal> {
+    check(session, &desc)?;
     let needed = Inflight::region_size(desc.queue_size, session.packed()) * u64::from(desc.queues);
     if desc.size < needed {
         return Err(format!(
@@ -108,8 +123,8 @@ pub(super) fn set_inflight(
     let region = InflightRegion::map(fd, needed, desc.offset).map_err(|e| e.to_string())?;
     session.inflight = Some(InflightArea {
         region: Arc::new(region),
-        queues: desc.queues,
-        queue_size: desc.queue_size,
+        desc,
+        file,
     });
-    Ok(Answer::Done)
+    Ok(())
 }

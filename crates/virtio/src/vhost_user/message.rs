@@ -3,6 +3,8 @@
 
 use std::os::fd::OwnedFd;
 
+use serde::{Deserialize, Serialize};
+
 use super::fault::Fault;
 
 /// Bytes of a message's header.
@@ -287,7 +289,7 @@ impl Payload for VringState {
 }
 
 /// "A vring address description"; the addresses are the front end's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct VringAddr {
     pub(super) index: u32,
     pub(super) flags: u32,
@@ -311,7 +313,7 @@ impl Payload for VringAddr {
 }
 
 /// One region of "Memory regions description".
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RegionDesc {
     pub(super) gpa: u64,
     pub(super) size: u64,
@@ -331,7 +333,7 @@ impl Payload for RegionDesc {
 }
 
 /// "Log description".
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LogDesc {
     pub(super) size: u64,
     pub(super) offset: u64,
@@ -347,7 +349,7 @@ impl Payload for LogDesc {
 }
 
 /// "Inflight description".
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct InflightDesc {
     pub(super) size: u64,
     pub(super) offset: u64,

@@ -15,6 +15,7 @@
 //! | bytes of one message | header, then at most [`MAX_PAYLOAD`]; refused before a payload byte is read | [`Connection::recv`] |
 //! | descriptors of one message | at most [`MAX_FDS`], then as many as the message's row allows; all others are closed | [`Connection::recv`], table |
 //! | descriptors kept | kick, call and error per queue, log, request channel; a new one closes the old one | queues |
+//! | descriptors kept for a successor | those of the record, by [`Backend::keep`]: the above, and a file a region, the log, the inflight area | record |
 //! | our time | nothing blocks: reads and writes are non-blocking, one message per call | [`Connection`] |
 //! | our output | one reply; nothing more is read until it is gone | [`Connection::recv`] |
 //! | guest memory | 509 regions, each checked against its file before it is mapped | `memory` |
@@ -43,27 +44,36 @@
 //!   a setting that changes while the queue runs: stop, apply, start at the same position
 //! ```
 
+mod answer_pipe;
 mod backend;
 mod channel;
 mod config;
 mod connection;
 mod fault;
 mod inflight;
+mod leave;
 mod message;
+mod peek;
 mod queues;
+mod record;
 mod regions;
+mod restore;
 mod session;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, Offer, QueueSetup};
+pub use answer_pipe::AnswerPipe;
+pub use backend::{Backend, Offer, QueueSetup, Resume};
 pub use channel::BackendChannel;
 pub use connection::Connection;
 pub use fault::Fault;
+pub use leave::Left;
 pub use message::{
     HEADER_LEN, Header, MAX_FDS, MAX_PAYLOAD, Message, ProtocolFeatures, Reply, code,
 };
+pub use peek::Peeked;
 pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
+pub use record::RECORD_VERSION;
 pub use session::{Info, Session};

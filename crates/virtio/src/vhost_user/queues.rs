@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use memory::GuestMemory;
 
-use super::backend::{Backend, QueueSetup};
+use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
+use super::record::Kept;
 use super::session::{Answer, LEGACY, Session};
 use crate::features::Features;
 use crate::queue::Layout;
@@ -19,24 +20,28 @@ pub const MAX_QUEUE_SIZE: u16 = crate::queue::MAX_SIZE;
 /// `SET_VRING_ADDR`: writes to the used ring are logged.
 const F_LOG: u32 = 1;
 /// Both wrap counters set, both indices 0: where a packed queue begins.
-const PACKED_START: u32 = 0x8000_8000;
+pub(super) const PACKED_START: u32 = 0x8000_8000;
 
 /// What the front end said about one queue, and what became of it.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
-    size: Option<u16>,
-    addr: Option<VringAddr>,
-    base: Option<u32>,
+    pub(super) size: Option<u16>,
+    pub(super) addr: Option<VringAddr>,
+    pub(super) base: Option<u32>,
     /// The position at the last reset, for a `GET_VRING_BASE` that comes too late; never started from.
-    parked: Option<u32>,
-    kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
-    enabled: Option<bool>,
+    pub(super) parked: Option<u32>,
+    pub(super) kick: Option<Kept>,
+    pub(super) call: Option<Kept>,
+    pub(super) err: Option<Kept>,
+    pub(super) enabled: Option<bool>,
     /// The layout it was started with, while it runs.
-    running: Option<Layout>,
+    pub(super) running: Option<Layout>,
+    /// The inflight area that it was started with: its descriptor's number.
+    pub(super) area: Option<u64>,
+    /// A process that died has served it, and where it stands is in its rings.
+    pub(super) resume: bool,
     /// Why it does not run although it could be expected to.
-    problem: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
 impl Vring {
@@ -142,8 +147,9 @@ fn position(base: Option<u32>, packed: bool) -> Result<u32, String> {
     }
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, String> {
-    fd.try_clone()
+fn duplicate(kept: &Kept) -> Result<OwnedFd, String> {
+    kept.fd
+        .try_clone()
         .map_err(|e| format!("cannot keep its event descriptor: {e}"))
 }
 
@@ -172,16 +178,32 @@ impl Session {
             )));
         }
         let layout = resolve(mem, size, addr, packed)?;
+        let position = match self.left_at(index, &layout) {
+            Some(position) if packed => position,
+            _ => position(vring.base, packed)?,
+        };
+        let resume = match vring.resume {
+            true => Resume::Yes,
+            false if self.again => Resume::Perhaps,
+            false => Resume::No,
+        };
         let index = index as u16;
         let inflight = match &self.inflight {
+            // An area that came while it ran is not where its chains are.
+            Some(_) if vring.resume && vring.area.is_none() => None,
             Some(area) => Some(area.part(index, size, packed)?),
             None => None,
         };
+        if vring.resume && vring.area.is_some_and(|area| self.area() != Some(area)) {
+            let reason = "the inflight area that it used was not kept";
+            return Err(Hold::Refused(reason.into()));
+        }
         Ok(QueueSetup {
             index,
             layout,
             features,
-            position: position(vring.base, packed)?,
+            position,
+            resume,
             kick: duplicate(kick)?,
             call: vring.call.as_ref().map(duplicate).transpose()?,
             enabled: self.enabled(vring),
@@ -189,6 +211,11 @@ impl Session {
             mem: Arc::clone(mem),
             used_log: (addr.flags & F_LOG != 0).then_some(addr.log),
         })
+    }
+
+    /// The number of the inflight area's descriptor.
+    fn area(&self) -> Option<u64> {
+        self.inflight.as_ref().map(|area| area.file)
     }
 
     fn enabled(&self, vring: &Vring) -> bool {
@@ -205,7 +232,8 @@ impl Session {
             Err(Hold::Refused(reason)) => Err(reason),
             Ok(setup) => {
                 let layout = setup.layout;
-                self.queues[index].base = Some(setup.position);
+                let area = setup.inflight.as_ref().and(self.area());
+                (self.queues[index].base, self.queues[index].area) = (Some(setup.position), area);
                 backend.start_queue(index as u16, setup).map(|()| layout)
             }
         };
@@ -213,7 +241,9 @@ impl Session {
         match started {
             Ok(layout) => {
                 vring.running = Some(layout);
+                vring.resume = false;
                 vring.problem = None;
+                self.left.retain(|left| usize::from(left.index) != index);
                 Answer::Done
             }
             Err(reason) => {
@@ -235,6 +265,7 @@ impl Session {
     /// Stops a queue if it runs; its position becomes its base.
     fn stop(&mut self, index: usize, backend: &mut dyn Backend) {
         let vring = &mut self.queues[index];
+        vring.resume = false;
         if vring.running.take().is_some()
             && let Some(position) = backend.stop_queue(index as u16)
         {
@@ -293,7 +324,7 @@ impl Session {
         vring.kick = None;
         vring.problem = Some(reason.into());
         if let Some(err) = &vring.err {
-            backend.signal(err);
+            backend.signal(&err.fd);
         }
         true
     }

@@ -8,6 +8,7 @@ use memory::{DirtyLog, GuestMemory, MAX_REGIONS, Region};
 use super::backend::Backend;
 use super::fault::Refusal;
 use super::message::{LogDesc, Payload, Reader, RegionDesc};
+use super::record::Kept;
 use super::session::{Answer, Request, Session};
 
 /// Most guest memory of one port. A front end can name terabytes that it does not have (sparse files, the same
@@ -18,6 +19,37 @@ const MAX_MEMORY: u64 = 4 << 40;
 const SHARE_HINT: &str = "no file descriptor: guest memory must be shared \
      (QEMU: -object memory-backend-memfd,share=on and -numa node,memdev=…, or -machine memory-backend=…)";
 
+/// A region of the session's memory, and where it came from.
+#[derive(Debug, Clone)]
+pub(super) struct Mapped {
+    pub(super) region: Arc<Region>,
+    /// Where the region starts in its file, bytes.
+    pub(super) offset: u64,
+    /// The descriptor's number.
+    pub(super) file: u64,
+    pub(super) id: FileId,
+}
+
+/// A file, whoever has it open: device and inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId(u64, u64);
+
+impl FileId {
+    fn of(fd: &OwnedFd) -> Result<Self, Refusal> {
+        let stat = rustix::fs::fstat(fd).map_err(|e| e.to_string())?;
+        Ok(FileId(stat.st_dev, stat.st_ino))
+    }
+}
+
+/// Where the dirty log lies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogFile {
+    pub(super) size: u64,
+    pub(super) offset: u64,
+    /// The descriptor's number.
+    pub(super) file: u64,
+}
+
 impl Session {
     /// The dirty log, if it is there and logging is on.
     fn active_log(&self) -> Option<Arc<DirtyLog>> {
@@ -26,16 +58,16 @@ impl Session {
 
     /// Goes over to the memory in `regions`: queues whose areas are not at the same place any more are
     /// stopped, the others go on, and those that can run again are started.
-    fn install_regions(
+    pub(super) fn install_regions(
         &mut self,
-        regions: Vec<Arc<Region>>,
+        regions: Vec<Mapped>,
         backend: &mut dyn Backend,
     ) -> Result<(), Refusal> {
         let snapshot = if regions.is_empty() {
             None
         } else {
-            let snapshot =
-                GuestMemory::new(regions, self.active_log()).map_err(|e| e.to_string())?;
+            let all = regions.iter().map(|m| Arc::clone(&m.region)).collect();
+            let snapshot = GuestMemory::new(all, self.active_log()).map_err(|e| e.to_string())?;
             check_budget(snapshot.size())?;
             Some(Arc::new(snapshot))
         };
@@ -44,6 +76,7 @@ impl Session {
         let former = std::mem::replace(&mut self.memory, snapshot.clone());
         backend.set_memory(snapshot);
         drop(former);
+        self.regions = regions;
         self.start_all(backend);
         Ok(())
     }
@@ -64,11 +97,36 @@ impl Session {
         }
     }
 
-    fn regions(&self) -> Vec<Arc<Region>> {
-        match &self.memory {
-            Some(memory) => memory.regions().to_vec(),
-            None => Vec::new(),
-        }
+    /// Maps the dirty log, the file with this number.
+    pub(super) fn map_log(
+        &mut self,
+        fd: OwnedFd,
+        desc: &LogDesc,
+        file: u64,
+    ) -> Result<(), Refusal> {
+        let log =
+            DirtyLog::map(fd, desc.size, desc.offset).map_err(|e| format!("dirty log: {e}"))?;
+        self.log = Some(Arc::new(log));
+        self.log_file = Some(LogFile {
+            size: desc.size,
+            offset: desc.offset,
+            file,
+        });
+        Ok(())
+    }
+
+    /// Maps a region of a file, which is kept.
+    fn map(
+        &mut self,
+        fd: OwnedFd,
+        desc: &RegionDesc,
+        backend: &mut dyn Backend,
+    ) -> Result<Mapped, Refusal> {
+        let file = self.next_number;
+        let keep = fd.try_clone().map_err(|e| e.to_string())?;
+        let mapped = map(fd, desc, file)?;
+        self.keep(&keep, backend);
+        Ok(mapped)
     }
 }
 
@@ -80,9 +138,16 @@ fn check_budget(size: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn map(fd: OwnedFd, desc: &RegionDesc) -> Result<Arc<Region>, Refusal> {
+/// Maps a region of the file with this number.
+pub(super) fn map(fd: OwnedFd, desc: &RegionDesc, file: u64) -> Result<Mapped, Refusal> {
+    let id = FileId::of(&fd)?;
     let region = Region::map(fd, desc.gpa, desc.size, desc.uva, desc.offset);
-    Ok(Arc::new(region.map_err(|e| e.to_string())?))
+    Ok(Mapped {
+        region: Arc::new(region.map_err(|e| e.to_string())?),
+        offset: desc.offset,
+        file,
+        id,
+    })
 }
 
 /// `SET_MEM_TABLE`: all regions at once, at most 8.
@@ -106,7 +171,7 @@ pub(super) fn set_table(
     let mut regions = Vec::with_capacity(count);
     for fd in request.fds {
         let desc = RegionDesc::parse(&mut reader).ok_or("payload too short")?;
-        regions.push(map(fd, &desc)?);
+        regions.push(session.map(fd, &desc, backend)?);
     }
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
@@ -129,10 +194,9 @@ fn single_region(request: &Request) -> Result<RegionDesc, Refusal> {
 }
 
 /// Where the region with these addresses and this size is; its offset does not count.
-fn place(regions: &[Arc<Region>], desc: &RegionDesc) -> Option<usize> {
-    regions
-        .iter()
-        .position(|r| r.gpa() == desc.gpa && r.uva() == desc.uva && r.size() == desc.size)
+fn place(regions: &[Mapped], desc: &RegionDesc) -> Option<usize> {
+    let mut regions = regions.iter().map(|m| &m.region);
+    regions.position(|r| r.gpa() == desc.gpa && r.uva() == desc.uva && r.size() == desc.size)
 }
 
 /// `ADD_MEM_REG`. A region that is there already is mapped anew: QEMU up to 7.2 adds each region once for
@@ -144,12 +208,12 @@ pub(super) fn add_region(
 ) -> Result<Answer, Refusal> {
     let desc = single_region(&request)?;
     let fd = request.fds.pop().ok_or(SHARE_HINT)?;
-    let mut regions = session.regions();
+    let mut regions = session.regions.clone();
     let before = place(&regions, &desc);
     if before.is_none() && regions.len() >= MAX_REGIONS {
         return Err(format!("{MAX_REGIONS} memory regions are there already").into());
     }
-    let region = map(fd, &desc)?;
+    let region = session.map(fd, &desc, backend)?;
     match before {
         Some(at) => regions[at] = region,
         None => regions.push(region),
@@ -167,7 +231,7 @@ pub(super) fn remove_region(
     backend: &mut dyn Backend,
 ) -> Result<Answer, Refusal> {
     let desc = single_region(&request)?;
-    let mut regions = session.regions();
+    let mut regions = session.regions.clone();
     if let Some(at) = place(&regions, &desc) {
         regions.remove(at);
         session.install_regions(regions, backend)?;
@@ -184,8 +248,9 @@ pub(super) fn set_log_base(
 ) -> Result<Answer, Refusal> {
     let desc: LogDesc = request.parse()?;
     let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let log = DirtyLog::map(fd, desc.size, desc.offset).map_err(|e| format!("dirty log: {e}"))?;
-    session.log = Some(Arc::new(log));
+    let keep = fd.try_clone().map_err(|e| e.to_string())?;
+    let file = session.keep(&keep, backend);
+    session.map_log(fd, &desc, file)?;
     session.update_log(backend);
     Ok(Answer::payload(request.payload))
 }
@@ -194,8 +259,10 @@ pub(super) fn set_log_base(
 pub(super) fn set_log_fd(
     session: &mut Session,
     mut request: Request,
-    _: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Result<Answer, Refusal> {
-    session.log_fd = request.fds.pop();
+    let fd = request.fds.pop().ok_or("no file descriptor")?;
+    let number = session.keep(&fd, backend);
+    session.log_fd = Some(Kept { number, fd });
     Ok(Answer::Done)
 }

@@ -10,10 +10,13 @@ use super::channel::BackendChannel;
 use super::config::NetConfig;
 use super::fault::{Fault, Refusal};
 use super::inflight::InflightArea;
+use super::leave::Left;
 use super::message::{
     F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, ProtocolFeatures, Reader, Reply,
 };
 use super::queues::{QueueInfo, Vring};
+use super::record::Kept;
+use super::regions::{LogFile, Mapped};
 use super::table::{self, Answered, Legal, Row};
 use crate::features::Features;
 
@@ -31,19 +34,32 @@ pub(super) const LEGACY: &str =
 /// ready. End it with [`Session::close`]; dropping it alone leaves the queues of the back end running.
 #[derive(Debug)]
 pub struct Session {
-    offer: Offer,
+    pub(super) offer: Offer,
     pub(super) config: NetConfig,
     /// As in `SET_FEATURES`, with the bits of vhost itself.
-    acked: Option<u64>,
-    protocol: Option<ProtocolFeatures>,
-    status: u8,
+    pub(super) acked: Option<u64>,
+    pub(super) protocol: Option<ProtocolFeatures>,
+    pub(super) status: u8,
+    /// As in `NET_SET_MTU`.
+    pub(super) mtu: Option<u16>,
     pub(super) memory: Option<Arc<GuestMemory>>,
+    /// What `memory` is made of.
+    pub(super) regions: Vec<Mapped>,
     pub(super) log: Option<Arc<DirtyLog>>,
-    pub(super) log_fd: Option<OwnedFd>,
+    /// Where `log` came from.
+    pub(super) log_file: Option<LogFile>,
+    pub(super) log_fd: Option<Kept>,
     pub(super) inflight: Option<InflightArea>,
-    channel: Option<BackendChannel>,
+    /// With the number of its descriptor.
+    pub(super) channel: Option<(BackendChannel, u64)>,
     pub(super) queues: Vec<Vring>,
     last_refusal: Option<String>,
+    /// Where the queues of a connection that broke have stood.
+    pub(super) left: Vec<Left>,
+    /// The number of the next descriptor.
+    pub(super) next_number: u64,
+    /// It was restored, and its next message may have been served before.
+    pub(super) again: bool,
 }
 
 /// What a session says of itself, for people.
@@ -115,13 +131,19 @@ impl Session {
             acked: None,
             protocol: None,
             status: 0,
+            mtu: None,
             memory: None,
+            regions: Vec::new(),
             log: None,
+            log_file: None,
             log_fd: None,
             inflight: None,
             channel: None,
             queues: (0..count).map(|_| Vring::default()).collect(),
             last_refusal: None,
+            left: Vec::new(),
+            next_number: 0,
+            again: false,
         }
     }
 
@@ -210,7 +232,7 @@ impl Session {
             && self
                 .channel
                 .as_mut()
-                .is_some_and(BackendChannel::config_changed)
+                .is_some_and(|(channel, _)| channel.config_changed())
     }
 
     /// What there is to know, for people.
@@ -253,7 +275,7 @@ impl Session {
         self.acked.is_some_and(|f| f & F_LOG_ALL != 0)
     }
 
-    fn offered(&self) -> u64 {
+    pub(super) fn offered(&self) -> u64 {
         self.offer.features.bits() | F_LOG_ALL | F_PROTOCOL_FEATURES
     }
 
@@ -411,7 +433,10 @@ pub(super) fn set_mtu(
         )));
     };
     match backend.set_mtu(mtu) {
-        Ok(()) => session.config.set_mtu(mtu),
+        Ok(()) => {
+            session.config.set_mtu(mtu);
+            session.mtu = Some(mtu);
+        }
         Err(reason) => return Ok(Answer::Failed(reason)),
     }
     Ok(Answer::Done)
@@ -421,9 +446,11 @@ pub(super) fn set_mtu(
 pub(super) fn set_backend_req_fd(
     session: &mut Session,
     mut request: Request,
-    _: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Outcome {
-    session.channel = request.fds.pop().map(BackendChannel::new);
+    let fd = request.fds.pop().ok_or("no file descriptor")?;
+    let number = session.keep(&fd, backend);
+    session.channel = Some((BackendChannel::new(fd), number));
     Ok(Answer::Done)
 }
 

@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::config::{self, CONFIG_HEAD, MAX_CONFIG};
 use super::fault::{Fault, Refusal};
 use super::inflight;
-use super::message::{MAX_FDS, ProtocolFeatures as P, code};
+use super::message::{MAX_FDS, Message, ProtocolFeatures as P, code};
 use super::queues::messages as queues;
 use super::regions;
 use super::session::{self, Answer, Request, Session};
@@ -115,11 +115,15 @@ impl Row {
         if self.fds.allows(got) {
             return Ok(());
         }
-        Err(Fault::WrongFds {
+        Err(self.wrong_fds(got))
+    }
+
+    pub(super) fn wrong_fds(&self, got: usize) -> Fault {
+        Fault::WrongFds {
             name: self.name,
             got,
             expected: self.fds.expected(),
-        })
+        }
     }
 
     pub(super) fn check_size(&self, got: usize) -> Result<(), Fault> {
@@ -138,6 +142,20 @@ impl Row {
 pub(super) fn find(code: u32) -> Option<&'static Row> {
     let at = usize::try_from(code).ok()?.checked_sub(1)?;
     TABLE.get(at)
+}
+
+/// Whether the message cannot have descriptors, by its row and by what it says itself.
+pub(super) fn has_no_fds(message: &Message) -> bool {
+    let says_none = || {
+        let value: Option<[u8; 8]> = message.payload.as_slice().try_into().ok();
+        value.is_some_and(|value| u64::from_ne_bytes(value) & queues::NO_FD != 0)
+    };
+    match message.code {
+        code::SET_VRING_KICK | code::SET_VRING_CALL | code::SET_VRING_ERR => says_none(),
+        // Only old front ends send one, and it is of no use.
+        code::REM_MEM_REG => true,
+        other => find(other).is_none_or(|row| row.fds == Fds::None),
+    }
 }
 
 const fn row(

@@ -4,6 +4,7 @@
 mod connection;
 mod lifecycle;
 mod negotiation;
+mod record;
 mod table;
 mod threats;
 

@@ -5,15 +5,15 @@
 //! event suppression  off_wrap u16, flags u16     one for each side      (driver area, device area)
 //! ```
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
 
-use crate::queue::area::Area;
+use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::event::Cursor;
-use crate::queue::{Layout, QueueFault};
+use crate::queue::{Journal, Layout, QueueFault};
 
 /// Descriptor flag: equals the driver's wrap counter when available.
 pub(super) const AVAIL: u16 = 1 << 7;
@@ -59,6 +59,29 @@ pub(super) fn positions(position: u32, size: u16) -> Result<(Cursor, Cursor, u16
 #[inline]
 pub(super) fn is_available(flags: u16, wrap: bool) -> bool {
     (flags & AVAIL != 0) == wrap && (flags & USED != 0) != wrap
+}
+
+/// A used element.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Element {
+    pub(super) len: u32,
+    pub(super) id: u16,
+    pub(super) flags: u16,
+}
+
+impl Element {
+    #[inline(always)]
+    fn word(self) -> u64 {
+        u64::from(self.len) | u64::from(self.id) << 32 | u64::from(self.flags) << 48
+    }
+
+    fn of(word: u64) -> Self {
+        Self {
+            len: word as u32,
+            id: (word >> 32) as u16,
+            flags: (word >> 48) as u16,
+        }
+    }
 }
 
 /// Resolved areas. Invariant, set up by `resolve`: the ring holds `size` descriptors, each event structure
@@ -145,28 +168,77 @@ impl Ring {
         }
     }
 
-    /// Writes a used element into slot `at`, all but its flags.
-    #[inline]
-    pub(super) fn set_used(&self, at: u16, id: u16, len: u32) {
-        let offset = self.slot(at);
-        // SAFETY: `slot` keeps the descriptor inside the ring.
-        unsafe {
-            self.desc.u32(offset + AT_LEN).store(len.to_le(), Relaxed);
-            self.desc.u16(offset + AT_ID).store(id.to_le(), Relaxed);
+    /// The second half of the descriptor in slot `at` (length, id, flags), as it lies in memory.
+    #[inline(always)]
+    pub(super) fn tail(&self, at: u16) -> u64 {
+        let offset = self.slot(at) + AT_LEN;
+        if cfg!(miri) {
+            let desc = self.descriptor(at, self.flags(at));
+            return Element {
+                len: desc.len,
+                id: desc.link,
+                flags: desc.flags,
+            }
+            .word()
+            .to_le();
+        }
+        // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
+        unsafe { self.desc.u64(offset) }.load(Relaxed)
+    }
+
+    /// Puts back what [`Ring::tail`] has read.
+    pub(super) fn put_back(&self, at: u16, tail: u64) {
+        self.set_tail(at, tail, Release);
+    }
+
+    /// Writes a used element that is hidden behind another one of its batch; what was there goes to the journal.
+    #[inline(always)]
+    pub(super) fn set_hidden(&self, at: u16, element: Element, journal: Option<&Journal>) {
+        if cfg!(miri) {
+            if let Some(journal) = journal {
+                journal.keep(at, self.tail(at));
+            }
+            return self.set_tail(at, element.word().to_le(), Release);
+        }
+        // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
+        let tail = unsafe { self.desc.u64(self.slot(at) + AT_LEN) };
+        if let Some(journal) = journal {
+            journal.keep(at, tail.load(Relaxed));
+        }
+        if alive() {
+            tail.store(element.word().to_le(), Release);
         }
     }
 
-    /// Writes a whole used element that is hidden behind another one of its batch, with one store. Miri knows
-    /// atomics of one width only at each place, so for it the fields go one by one.
+    /// Writes a batch's first element, which makes all of it visible.
     #[inline]
-    pub(super) fn set_hidden(&self, at: u16, id: u16, len: u32, flags: u16) {
-        if cfg!(miri) {
-            self.set_used(at, id, len);
-            return self.set_hidden_flags(at, flags);
+    pub(super) fn publish_element(&self, at: u16, element: Element) {
+        self.set_tail(at, element.word().to_le(), Release);
+    }
+
+    /// Length, id and flags with one store, so that the driver, and whoever finds the ring after this process
+    /// died, sees all of them or none. Miri knows atomics of one width only at each place, so for it the fields
+    /// go one by one.
+    #[inline(always)]
+    fn set_tail(&self, at: u16, tail: u64, order: Ordering) {
+        let offset = self.slot(at) + AT_LEN;
+        if !alive() {
+            return;
         }
-        let word = u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48;
+        if cfg!(miri) {
+            let element = Element::of(u64::from_le(tail));
+            // SAFETY: `slot` keeps the descriptor inside the ring.
+            unsafe {
+                self.desc.u32(offset).store(element.len.to_le(), Relaxed);
+                self.desc.u16(offset + 4).store(element.id.to_le(), Relaxed);
+                self.desc
+                    .u16(offset + 6)
+                    .store(element.flags.to_le(), order);
+            }
+            return;
+        }
         // SAFETY: `slot` keeps the descriptor inside the ring; it is aligned to 16.
-        unsafe { self.desc.u64(self.slot(at) + AT_LEN) }.store(word.to_le(), Relaxed);
+        unsafe { self.desc.u64(offset) }.store(tail, order);
     }
 
     /// Writes the flags of a used element that is hidden behind another one of its batch.
@@ -174,13 +246,6 @@ impl Ring {
     pub(super) fn set_hidden_flags(&self, at: u16, flags: u16) {
         // SAFETY: `slot` keeps the descriptor inside the ring.
         unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.store(flags.to_le(), Relaxed);
-    }
-
-    /// Writes the flags of a batch's first element, which makes all of it visible.
-    #[inline]
-    pub(super) fn publish_flags(&self, at: u16, flags: u16) {
-        // SAFETY: `slot` keeps the descriptor inside the ring.
-        unsafe { self.desc.u16(self.slot(at) + AT_FLAGS) }.store(flags.to_le(), Release);
     }
 
     /// Takes back used flags that a former life staged behind `used` and never published: once the slot

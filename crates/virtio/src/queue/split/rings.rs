@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memory::GuestMemory;
 use memory::copy::{prefetch_line, prefetch_line_for_write};
 
-use crate::queue::area::Area;
+use crate::queue::area::{Area, alive};
 use crate::queue::descriptor::{DESC_LEN, Desc};
 use crate::queue::{Layout, QueueFault};
 
@@ -132,6 +132,9 @@ impl Rings {
     #[inline]
     pub(super) fn set_used(&self, index: u16, id: u16, len: u32) {
         let at = AT_RING + 8 * self.slot(index);
+        if !alive() {
+            return;
+        }
         // SAFETY: the masked slot is below `size`, inside the area by the invariant.
         unsafe {
             self.used.u32(at).store(u32::from(id).to_le(), Relaxed);
@@ -142,6 +145,9 @@ impl Rings {
     /// Publishes all elements below `index`.
     #[inline]
     pub(super) fn publish_used(&self, index: u16) {
+        if !alive() {
+            return;
+        }
         // SAFETY: the ring's head is inside the area by the invariant.
         unsafe { self.used.u16(AT_INDEX) }.store(index.to_le(), Release);
     }

@@ -8,10 +8,11 @@ use super::{F_LOG, MAX_QUEUE_SIZE, PACKED_START, duplicate};
 use crate::vhost_user::backend::Backend;
 use crate::vhost_user::fault::Refusal;
 use crate::vhost_user::message::{VringAddr, VringState};
+use crate::vhost_user::record::Kept;
 use crate::vhost_user::session::{Answer, Request, Session};
 
 /// `SET_VRING_KICK` and the like: no descriptor comes with it.
-const NO_FD: u64 = 1 << 8;
+pub(in crate::vhost_user) const NO_FD: u64 = 1 << 8;
 
 impl Session {
     /// The place of a queue that the front end names; the whole 32 bits count (CVE-2020-10723).
@@ -29,7 +30,11 @@ impl Session {
     }
 
     /// Queue and descriptor of `SET_VRING_KICK`, `CALL` and `ERR`.
-    fn vring_file(&self, request: &mut Request) -> Result<(usize, Option<OwnedFd>), Refusal> {
+    fn vring_file(
+        &mut self,
+        request: &mut Request,
+        backend: &mut dyn Backend,
+    ) -> Result<(usize, Option<Kept>), Refusal> {
         let value: u64 = request.parse()?;
         if value & !(NO_FD | 0xff) != 0 {
             return Err(format!("unknown bits in {value:#x}").into());
@@ -39,12 +44,19 @@ impl Session {
         if fd.is_some() == (value & NO_FD != 0) {
             return Err("the flag for \"no descriptor\" says otherwise".into());
         }
-        if let Some(fd) = &fd {
-            check_eventfd(fd)?;
-            set_nonblocking(fd)?;
-        }
-        Ok((at, fd))
+        let Some(fd) = fd else {
+            return Ok((at, None));
+        };
+        check_event(&fd)?;
+        let number = self.keep(&fd, backend);
+        Ok((at, Some(Kept { number, fd })))
     }
+}
+
+/// Makes sure that the data path can read and write the descriptor without waiting.
+pub(in crate::vhost_user) fn check_event(fd: &OwnedFd) -> Result<(), Refusal> {
+    check_eventfd(fd)?;
+    set_nonblocking(fd)
 }
 
 /// Any other kind of file could keep us waiting, or do who knows what when it is written.
@@ -146,7 +158,7 @@ pub(in crate::vhost_user) fn set_kick(
     mut request: Request,
     backend: &mut dyn Backend,
 ) -> Outcome {
-    let (at, fd) = session.vring_file(&mut request)?;
+    let (at, fd) = session.vring_file(&mut request, backend)?;
     if fd.is_none() {
         return Err("a queue without a kick descriptor would have to be polled".into());
     }
@@ -160,7 +172,7 @@ pub(in crate::vhost_user) fn set_call(
     mut request: Request,
     backend: &mut dyn Backend,
 ) -> Outcome {
-    let (at, fd) = session.vring_file(&mut request)?;
+    let (at, fd) = session.vring_file(&mut request, backend)?;
     if session.queues[at].running.is_some() {
         let copy = fd.as_ref().map(duplicate).transpose()?;
         backend.set_call(at as u16, copy);
@@ -173,9 +185,9 @@ pub(in crate::vhost_user) fn set_call(
 pub(in crate::vhost_user) fn set_err(
     session: &mut Session,
     mut request: Request,
-    _: &mut dyn Backend,
+    backend: &mut dyn Backend,
 ) -> Outcome {
-    let (at, fd) = session.vring_file(&mut request)?;
+    let (at, fd) = session.vring_file(&mut request, backend)?;
     session.queues[at].err = fd;
     Ok(Answer::Done)
 }

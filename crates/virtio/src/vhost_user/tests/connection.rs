@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::super::message::{HEADER_LEN, Header, MAX_PAYLOAD};
-use super::super::{Connection, Message};
+use super::super::{Connection, Message, Peeked};
 use super::*;
 
 fn pair() -> (UnixStream, Connection) {
@@ -228,4 +228,83 @@ fn a_reply_to_nobody_is_a_fault_and_not_a_signal() {
     drop(theirs);
     let fault = ours.send(Reply::new(1, vec![0; 8])).expect_err("a fault");
     assert!(matches!(fault, Fault::Socket("send", _)), "{fault}");
+}
+
+fn whole(connection: &mut Connection) -> (Message, Vec<OwnedFd>) {
+    match connection.peek().expect("no fault") {
+        Peeked::Whole(message, fds) => (message, fds),
+        other => panic!("no whole message: {other:?}"),
+    }
+}
+
+#[test]
+fn a_message_stays_until_it_is_done() {
+    let (mut theirs, mut ours) = pair();
+    assert!(matches!(ours.peek(), Ok(Peeked::Nothing)));
+    let (fd, watch) = watched();
+    let bytes = [header(12, 1, 8), u64s(&[1])].concat();
+    send_fds(&theirs, &bytes, &[fd]);
+    let (other, other_watch) = watched();
+    send_fds(&theirs, &header(7, 1, 0), &[other]);
+    for _ in 0..3 {
+        let (message, fds) = whole(&mut ours);
+        assert_eq!((message.code, fds.len()), (12, 1));
+    }
+    let (message, fds) = whole(&mut ours);
+    ours.consume(&message, 1).expect("no fault");
+    assert!(!is_closed(&watch));
+    drop(fds);
+    assert!(is_closed(&watch), "none is left in the socket");
+    let (message, fds) = whole(&mut ours);
+    assert_eq!((message.code, fds.len()), (7, 1));
+    ours.consume(&message, 1).expect("no fault");
+    drop(fds);
+    assert!(is_closed(&other_watch));
+    theirs.write_all(&header(1, 2, 0)).expect("sent");
+    assert!(ours.peek().is_err(), "another version");
+    drop(theirs);
+}
+
+#[test]
+fn descriptors_of_the_next_message_are_not_this_ones() {
+    let (mut theirs, mut ours) = pair();
+    theirs.write_all(&header(1, 1, 0)).expect("sent");
+    let no_fd = [header(12, 1, 8), u64s(&[1 << 8])].concat();
+    theirs.write_all(&no_fd).expect("sent");
+    send_fds(&theirs, &header(7, 1, 0), &[event()]);
+    for (code, count) in [(1, 0), (12, 0), (7, 1)] {
+        let (message, fds) = whole(&mut ours);
+        assert_eq!((message.code, fds.len()), (code, count));
+        ours.consume(&message, count).expect("no fault");
+    }
+    // Those of one that may have none are found at the latest when it is taken away.
+    for more in [false, true] {
+        send_fds(&theirs, &header(1, 1, 0), &[event()]);
+        if more {
+            theirs.write_all(&header(1, 1, 0)).expect("sent");
+        }
+        let (message, fds) = whole(&mut ours);
+        assert_eq!(fds.len(), usize::from(!more));
+        let taken = ours.consume(&message, 0);
+        let fault = taken.expect_err("a descriptor too many");
+        assert!(matches!(fault, Fault::WrongFds { got: 1, .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_message_in_pieces_is_seen_as_such() {
+    let (mut theirs, mut ours) = pair();
+    let bytes = [header(8, 1, 8), state(1, 256)].concat();
+    for cut in [1, HEADER_LEN - 1, HEADER_LEN, HEADER_LEN + 3] {
+        theirs.write_all(&bytes[..cut]).expect("sent");
+        assert!(matches!(ours.peek(), Ok(Peeked::Pieces)));
+        assert!(ours.recv().expect("no fault").is_none());
+        assert!(ours.is_mid_message());
+        theirs.write_all(&bytes[cut..]).expect("sent");
+        assert!(matches!(ours.peek(), Ok(Peeked::Pieces)));
+        assert_eq!(expect_message(&mut ours).0.code, 8);
+        assert!(!ours.is_mid_message());
+    }
+    drop(theirs);
+    assert!(ours.peek().expect_err("the end").is_close());
 }

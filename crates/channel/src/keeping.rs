@@ -1,0 +1,152 @@
+//! What the supervisor keeps for the switch, so that guests outlive it.
+//!
+//! For each open vhost-user connection the switch deposits descriptors under numbers ([`Ask::Keep`]) and a record that
+//! names them ([`Ask::KeepRecord`]). The supervisor understands none of it; it hands everything to the next switch.
+//! To the session's own descriptors, numbered from 0, come four of the connection.
+//!
+//! [`Ask::Keep`]: crate::supervision::Ask::Keep
+//! [`Ask::KeepRecord`]: crate::supervision::Ask::KeepRecord
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memory::Mapping;
+use port::PortId;
+use serde::{Deserialize, Serialize};
+
+use crate::switching::PortConfig;
+
+/// Bytes of one record at most.
+pub const MAX_RECORD: usize = 96 << 10;
+/// Descriptors kept for one port at most: 509 memory regions, three for each of 256 queues, and the rest.
+pub const MAX_KEPT: usize = 1536;
+
+/// The connection's socket.
+pub const SOCKET: u64 = u64::MAX;
+/// The end of the answer pipe that is read.
+pub const PIPE_FROM: u64 = u64::MAX - 1;
+/// The end of the answer pipe that is written.
+pub const PIPE_TO: u64 = u64::MAX - 2;
+/// The memory in which packed queues say where they stand.
+pub const JOURNAL: u64 = u64::MAX - 3;
+
+/// Version of [`ConnectionRecord`]'s encoding.
+const VERSION: u8 = 1;
+
+/// A connection as bytes: what is beside its session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionRecord {
+    /// The port as it was configured.
+    pub port: PortConfig,
+    /// The session's own record.
+    pub session: Vec<u8>,
+    /// The message that was answered last: code and payload. Whether its answer has left, the pipe tells.
+    pub answered: Option<(u32, Vec<u8>)>,
+    /// Part of a message has been taken from the socket and died with the process.
+    pub torn: bool,
+    /// How often each queue was started, by index.
+    pub starts: Vec<u32>,
+    /// Connections of this port so far.
+    pub connections: u64,
+}
+
+impl ConnectionRecord {
+    /// As bytes, the version first.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Only a writer that runs full can fail here, and a vector grows.
+        postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
+    }
+
+    /// Out of bytes; nothing that it says is checked.
+    ///
+    /// # Errors
+    /// Another version, or bytes that are no record.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => match postcard::take_from_bytes(rest) {
+                Ok((record, [])) => Ok(record),
+                Ok(_) => Err("a record with something behind it".into()),
+                Err(error) => Err(format!("a record that makes no sense: {error}")),
+            },
+            Some((version, _)) => Err(format!("a record of version {version}")),
+            None => Err("an empty record".into()),
+        }
+    }
+}
+
+/// Bytes of the file of marks: one `u64` for each thread, the session thread's first. 0: it serves nobody; else the
+/// number of the port that it serves, plus one. The supervisor reads them when the switch has died of itself.
+pub const MARKS: u64 = 4096;
+/// Threads that have a mark.
+const THREADS: usize = MARKS as usize / 8;
+
+/// The marks, in the process that makes them.
+#[derive(Clone, Debug)]
+pub struct Marks(Arc<Mapping>);
+
+impl Marks {
+    /// Maps the file.
+    ///
+    /// # Errors
+    /// The system's refusal, as text.
+    pub fn map(fd: &OwnedFd) -> Result<Self, String> {
+        let mapping = Mapping::shared(fd, MARKS, 0).map_err(|e| e.to_string())?;
+        Ok(Self(Arc::new(mapping)))
+    }
+
+    /// The mark of the thread of this number.
+    #[must_use]
+    pub fn of(&self, thread: usize) -> Mark {
+        Mark {
+            marks: Arc::clone(&self.0),
+            thread: thread.min(THREADS - 1),
+        }
+    }
+}
+
+/// One thread's mark.
+#[derive(Debug)]
+pub struct Mark {
+    marks: Arc<Mapping>,
+    thread: usize,
+}
+
+impl Mark {
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        let words = self.marks.as_ptr().cast::<u64>();
+        // SAFETY: `thread` is below THREADS, so the word is inside the mapping, which is page-aligned and lives as
+        // long as `marks`.
+        unsafe { AtomicU64::from_ptr(words.wrapping_add(self.thread)) }
+    }
+
+    /// From now on, this port is served.
+    #[inline]
+    pub fn serve(&self, port: PortId) {
+        self.word().store(u64::from(port.0) + 1, Ordering::Relaxed);
+    }
+
+    /// From now on, nobody.
+    #[inline]
+    pub fn rest(&self) {
+        self.word().store(0, Ordering::Relaxed);
+    }
+}
+
+/// Ports that threads of the dead switch were serving; the marks are wiped.
+///
+/// # Errors
+/// The system's refusal.
+pub fn served(marks: impl AsFd) -> std::io::Result<Vec<PortId>> {
+    let mut bytes = vec![0; MARKS as usize];
+    let read = rustix::io::pread(&marks, &mut bytes[..], 0)?;
+    rustix::io::pwrite(&marks, &vec![0; MARKS as usize], 0)?;
+    let (words, _) = bytes[..read].as_chunks();
+    let ports = words.iter().filter_map(|word| {
+        let number = u64::from_ne_bytes(*word).checked_sub(1)?;
+        u32::try_from(number).ok().map(PortId)
+    });
+    Ok(ports.collect())
+}

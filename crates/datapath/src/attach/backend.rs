@@ -1,0 +1,215 @@
+//! The calls of a session, passed on to the workers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use channel::keeping::JOURNAL;
+use channel::switching::PortConfig;
+use memory::GuestMemory;
+use port::PortId;
+use rustix::fs::{MemfdFlags, SealFlags};
+use virtio::features::Features;
+use virtio::queue::{Journal, JournalRegion, Queue};
+use virtio::vhost_user::{Backend, QueueSetup, Resume};
+
+use crate::guest::{GuestPort, GuestQueue};
+use crate::keeper::Keeper;
+use crate::watchdog;
+use crate::workers::Workers;
+
+/// What a successor needs to know of the port's queues, beside their rings.
+#[derive(Debug, Default)]
+pub(super) struct Positions {
+    /// Where packed queues say how far they are; made when the first one starts.
+    pub(super) journal: Option<Arc<JournalRegion>>,
+    /// How often each queue was started, by index.
+    pub(super) starts: Vec<u32>,
+}
+
+impl Positions {
+    pub(super) fn new(queues: u16) -> Self {
+        Self {
+            journal: None,
+            starts: vec![0; 2 * usize::from(queues)],
+        }
+    }
+
+    /// Which start of the queue this is. A queue that ran may have been started once more by a message that the
+    /// record does not know of, and so may one that perhaps was.
+    fn count_start(&mut self, index: u16, resume: Resume) -> u32 {
+        let found = self.journal.as_ref().map(|j| j.last_start(index));
+        let Some(starts) = self.starts.get_mut(usize::from(index)) else {
+            return 1;
+        };
+        let next = starts.wrapping_add(1).max(1);
+        if resume != Resume::Yes || found == Some(next) {
+            *starts = next;
+        }
+        *starts
+    }
+}
+
+/// See the module.
+pub(super) struct ToWorkers<'a> {
+    pub(super) workers: &'a Workers,
+    pub(super) config: &'a PortConfig,
+    pub(super) keeper: &'a mut Keeper,
+    pub(super) positions: &'a mut Positions,
+}
+
+impl ToWorkers<'_> {
+    fn port(&self) -> PortId {
+        self.config.id
+    }
+
+    fn on_port(&self, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
+        self.workers.on_port(self.port(), job);
+    }
+
+    fn make_queue(&mut self, setup: Ring) -> Result<Queue, String> {
+        let Ring {
+            index,
+            layout,
+            features,
+            position,
+            resume,
+            mem,
+        } = setup;
+        let packed = features.contains(Features::RING_PACKED);
+        if packed && resume == Resume::Yes && self.positions.journal.is_none() {
+            return Err("where it stood was not kept".into());
+        }
+        let region = if packed { self.journal() } else { None };
+        let start = self.positions.count_start(index, resume);
+        let journal = region.and_then(|region| Journal::new(region, index, start));
+        let queue = match resume {
+            Resume::No => Queue::new(mem, layout, features, position).map(|mut queue| {
+                queue.set_journal(journal);
+                queue
+            }),
+            Resume::Yes | Resume::Perhaps => {
+                Queue::resume(mem, layout, features, position, journal)
+            }
+        };
+        queue.map_err(|fault| fault.to_string())
+    }
+
+    /// The memory of positions; without it the port works, and does not outlive this process.
+    fn journal(&mut self) -> Option<Arc<JournalRegion>> {
+        if self.positions.journal.is_none() {
+            match self.make_journal() {
+                Ok(region) => self.positions.journal = Some(Arc::new(region)),
+                Err(error) => {
+                    let port = &self.config.name;
+                    tracing::warn!(port, "no memory to keep positions in: {error}");
+                }
+            }
+        }
+        self.positions.journal.clone()
+    }
+
+    fn make_journal(&mut self) -> Result<JournalRegion, String> {
+        let queues = 2 * self.config.queues;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let make = || {
+            let fd = rustix::fs::memfd_create("lasthop-journal", flags)?;
+            rustix::fs::ftruncate(&fd, JournalRegion::size(queues))?;
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&fd, seals)?;
+            Ok::<_, rustix::io::Errno>(fd)
+        };
+        let fd = make().map_err(|e| e.to_string())?;
+        let region = JournalRegion::map(&fd, queues).map_err(|e| e.to_string())?;
+        self.keeper.keep(JOURNAL, fd.as_fd());
+        Ok(region)
+    }
+}
+
+/// The part of a [`QueueSetup`] that makes a queue without an inflight area.
+struct Ring {
+    index: u16,
+    layout: virtio::queue::Layout,
+    features: Features,
+    position: u32,
+    resume: Resume,
+    mem: Arc<GuestMemory>,
+}
+
+impl Backend for ToWorkers<'_> {
+    fn set_memory(&mut self, memory: Option<Arc<GuestMemory>>) {
+        if let Some(memory) = memory {
+            self.on_port(move |guest| guest.set_memory(&memory));
+        }
+    }
+
+    fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
+        let QueueSetup {
+            layout,
+            features,
+            position,
+            resume,
+            kick,
+            call,
+            enabled,
+            inflight,
+            mem,
+            ..
+        } = setup;
+        let queue = match inflight {
+            Some(inflight) => Queue::with_inflight(mem, layout, features, position, inflight)
+                .map_err(|fault| fault.to_string()),
+            None => self.make_queue(Ring {
+                index,
+                layout,
+                features,
+                position,
+                resume,
+                mem,
+            }),
+        };
+        let queue = GuestQueue::new(queue?, kick, call, enabled);
+        self.workers
+            .start_queue(self.port(), index, queue, features)
+    }
+
+    fn stop_queue(&mut self, index: u16) -> Option<u32> {
+        self.workers.stop_queue(self.port(), index)
+    }
+
+    fn enable_queue(&mut self, index: u16, on: bool) {
+        self.on_port(move |guest| guest.enable(index, on));
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        self.on_port(move |guest| guest.set_call(index, call));
+    }
+
+    fn signal(&mut self, event: &OwnedFd) {
+        // On the worker, which a front end cannot hold up.
+        if let Ok(event) = event.try_clone() {
+            self.workers.first(move |_| {
+                let _ = watchdog::ring(&event);
+            });
+        }
+    }
+
+    fn queue_refused(&mut self, index: u16, reason: &str) {
+        let port = &self.config.name;
+        tracing::warn!(port, queue = index, "not started: {reason}");
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        let mtu = self.config.mtu.map_or(mtu, |most| most.min(mtu));
+        self.on_port(move |guest| guest.set_mtu(Some(mtu)));
+        Ok(())
+    }
+
+    fn send_rarp(&mut self, mac: [u8; 6]) {
+        let port = self.port();
+        self.workers.first(move |w| w.announce(port, mac));
+    }
+
+    fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
+        self.keeper.keep(number, fd);
+    }
+}

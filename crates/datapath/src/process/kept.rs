@@ -1,0 +1,120 @@
+//! Taking over from a switch that died.
+//!
+//! ```text
+//! supervisor   what was kept: descriptors and records, by port
+//! control      adopts, adds the wanted ports: each claims its connection
+//!              publishes the program: all connections go on, those of unwanted ports end
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use channel::keeping::ConnectionRecord;
+use channel::switching::PortConfig;
+use port::PortId;
+
+use super::Process;
+use crate::attach::KeptConnection;
+
+/// What the supervisor has given and no port has claimed yet.
+#[derive(Debug)]
+pub(super) struct KeptConnections {
+    taking_over: bool,
+    files: BTreeMap<PortId, BTreeMap<u64, OwnedFd>>,
+    whole: BTreeMap<PortId, KeptConnection>,
+    /// Ports whose record makes no sense.
+    refused: Vec<PortId>,
+}
+
+impl KeptConnections {
+    pub(super) fn new(taking_over: bool) -> Self {
+        Self {
+            taking_over,
+            files: BTreeMap::new(),
+            whole: BTreeMap::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Whether control has not said yet what is wanted of what there was before.
+    pub(super) fn is_taking_over(&self) -> bool {
+        self.taking_over
+    }
+
+    pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<OwnedFd>) {
+        let files = self.files.entry(port).or_default();
+        files.extend(numbers.into_iter().zip(fds));
+    }
+
+    pub(super) fn add_record(&mut self, port: PortId, record: &[u8], condemned: bool) {
+        let files = self.files.remove(&port).unwrap_or_default();
+        match ConnectionRecord::from_bytes(record) {
+            Ok(record) => {
+                let kept = KeptConnection {
+                    record,
+                    files,
+                    condemned,
+                };
+                self.whole.insert(port, kept);
+            }
+            Err(reason) => {
+                tracing::error!(port = port.0, "its connection ends: {reason}");
+                self.refused.push(port);
+            }
+        }
+    }
+
+    /// The connection that is this port's.
+    pub(super) fn claim(&mut self, port: &PortConfig) -> Option<KeptConnection> {
+        let kept = self.whole.remove(&port.id)?;
+        if kept.belongs_to(port) {
+            return Some(kept);
+        }
+        tracing::info!(
+            port = port.name,
+            "its connection ends: it is another port now"
+        );
+        self.refused.push(port.id);
+        None
+    }
+
+    /// The taking over is done: ports whose connections nobody wants.
+    fn finish(&mut self) -> Vec<PortId> {
+        self.taking_over = false;
+        self.files.clear();
+        let unclaimed = std::mem::take(&mut self.whole).into_keys();
+        let mut over = std::mem::take(&mut self.refused);
+        over.extend(unclaimed);
+        over
+    }
+}
+
+impl Process {
+    /// Everything is in place: the connections of before go on.
+    pub(super) fn go_on(&mut self) {
+        if !self.kept.is_taking_over() {
+            return;
+        }
+        for id in self.kept.finish() {
+            if self
+                .ports
+                .get(&id)
+                .is_none_or(|port| port.socket().is_none())
+            {
+                self.deposits.forget(id);
+            }
+        }
+        let ids: Vec<_> = self.ports.keys().copied().collect();
+        for id in ids {
+            let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
+                continue;
+            };
+            self.mark.serve(id);
+            port.revive(&self.workers);
+            self.mark.rest();
+            self.watch(id);
+            // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
+            self.pump(id);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The switch is killed, and its guests do not notice: no disconnection, no reset, no buffer used twice or lost.
+//!
+//! Guests on both sides send numbered frames all the time and check every byte of what comes; the test's driver
+//! checks that every descriptor comes back exactly once. `LASTHOP_KILLS=1000` does it more often.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use running::{Place, Running, eventually, port, signal};
+use rustix::process::Signal;
+use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+/// Kills of each test.
+fn kills() -> usize {
+    let wanted = std::env::var("LASTHOP_KILLS").ok();
+    wanted.map_or(20, |n| n.parse().expect("LASTHOP_KILLS is a number"))
+}
+
+fn config(workers: u16, ports: u8) -> String {
+    let switch = format!("[switch]\nname = \"host1\"\nworkers = {workers}\n");
+    let segment = "[[segment]]\nname = \"blue\"\n";
+    let ports = (1..=ports).map(|n| port(&format!("vm{n}"), "segment = \"blue\""));
+    format!("{switch}{segment}{}", ports.collect::<String>())
+}
+
+fn guest(place: &Place, n: u8, config: GuestConfig) -> FakeGuest {
+    let path = place.run_dir().join(format!("vm{n}.sock"));
+    let mut guest = FakeGuest::connect(&path, config.guest(n)).unwrap();
+    guest.wait_link().unwrap();
+    guest
+}
+
+/// The running switch, found without asking anybody.
+fn switch_of(lasthop: &Running) -> Option<i32> {
+    let is_switch = |pid: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "lasthop-switch")
+    };
+    lasthop
+        .children()
+        .into_iter()
+        .filter(|pid| !running::is_gone(*pid))
+        .find(is_switch)
+}
+
+fn kill_switch(lasthop: &Running, how: Signal) {
+    let mut found = None;
+    eventually("there is a switch", || {
+        found = switch_of(lasthop);
+        found.is_some()
+    });
+    signal(found.unwrap(), how);
+}
+
+/// What one guest saw.
+#[derive(Default)]
+struct Seen {
+    received: AtomicU64,
+}
+
+/// Sends numbered frames to `peer` and checks what comes from there, until told to stop.
+fn talk(guest: &mut FakeGuest, n: u8, peer: u8, seen: &Seen, stop: &AtomicBool) -> SequenceChecker {
+    let mut checker = SequenceChecker::default();
+    let flow = Flow::v4(n, peer);
+    let mut seq = 0;
+    while !stop.load(SeqCst) {
+        for _ in 0..16 {
+            let stream = u16::from(n);
+            let len = 64 + (seq as usize * 37) % 1300;
+            let payload = numbered_payload(Numbered { stream, seq }, len);
+            guest.send(&udp(&flow, &payload)).expect("room in the end");
+            seq += 1;
+        }
+        check(guest, &mut checker, seen);
+    }
+    // What is still on its way.
+    let quiet = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < quiet {
+        check(guest, &mut checker, seen);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    checker
+}
+
+fn check(guest: &mut FakeGuest, checker: &mut SequenceChecker, seen: &Seen) {
+    for got in guest.recv_all().expect("a sound device") {
+        let payload = payload_of(&got.frame).expect("a sound frame");
+        checker.see(payload).expect("a sound payload");
+        seen.received.fetch_add(1, SeqCst);
+    }
+}
+
+/// Kills the switch again and again while both guests see traffic; the times until both saw more.
+fn kill_often(lasthop: &Running, kills: usize, seen: &[Seen; 2]) -> Vec<Duration> {
+    let wait_for_more = |frames: u64| {
+        let before = [0, 1].map(|n| seen[n].received.load(SeqCst));
+        eventually("both guests see traffic", || {
+            [0, 1]
+                .iter()
+                .all(|n| seen[*n].received.load(SeqCst) >= before[*n] + frames)
+        });
+    };
+    let mut gaps = Vec::new();
+    wait_for_more(100);
+    for round in 0..kills {
+        kill_switch(lasthop, Signal::KILL);
+        let killed = Instant::now();
+        // What was in the receivers' queues is taken out in no time.
+        wait_for_more(300);
+        gaps.push(killed.elapsed());
+        // At all kinds of moments.
+        wait_for_more(50 + 37 * (round as u64 % 20));
+    }
+    gaps.sort();
+    gaps
+}
+
+/// The whole test: two guests under load, so many kills.
+fn survive(what: &str, workers: u16, prepare: impl Fn(&Place, u8) -> FakeGuest) {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(workers, 2));
+    let (mut a, mut b) = (prepare(&place, 1), prepare(&place, 2));
+    let (seen, stop) = (<[Seen; 2]>::default(), AtomicBool::new(false));
+    let kills = kills();
+    let (gaps, checkers) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| talk(&mut a, 1, 2, &seen[0], &stop));
+        let second = scope.spawn(|| talk(&mut b, 2, 1, &seen[1], &stop));
+        let gaps = kill_often(&lasthop, kills, &seen);
+        stop.store(true, SeqCst);
+        (gaps, [first.join().unwrap(), second.join().unwrap()])
+    });
+    let sum = |of: fn(&SequenceChecker) -> u64| checkers.iter().map(of).sum::<u64>();
+    println!(
+        "{what}, {workers} workers: {kills} kills, {} frames, {} lost, {} twice; until traffic: p50 {:.1?}, max {:.1?}",
+        sum(|c| c.received),
+        sum(SequenceChecker::lost),
+        sum(|c| c.duplicated),
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() - 1],
+    );
+    assert_eq!(sum(|c| c.damaged), 0);
+    // A batch that was delivered and not yet taken back is delivered again: 64 frames for each worker.
+    let most = 64 * u64::from(workers) * kills as u64;
+    assert!(
+        sum(|c| c.duplicated) <= most,
+        "{} twice",
+        sum(|c| c.duplicated)
+    );
+    let log = lasthop.log();
+    assert!(!log.contains("disconnected"), "{log}");
+    // The sessions are those of the start.
+    for guest in [&mut a, &mut b] {
+        guest.wait_link().expect("the same connection");
+        guest.disconnect().expect("a good end");
+    }
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn split_queues() {
+    survive("split", 1, |place, n| {
+        guest(place, n, GuestConfig::default())
+    });
+}
+
+#[test]
+fn split_queues_in_order_with_three_workers() {
+    survive("split, in order", 3, |place, n| {
+        guest(place, n, GuestConfig::default().in_order())
+    });
+}
+
+#[test]
+fn packed_queues() {
+    survive("packed", 1, |place, n| {
+        guest(place, n, GuestConfig::default().packed())
+    });
+}
+
+#[test]
+fn packed_queues_in_order_with_three_workers() {
+    survive("packed, in order", 3, |place, n| {
+        guest(place, n, GuestConfig::default().packed().in_order())
+    });
+}
+
+#[test]
+fn queues_whose_vmm_brought_an_inflight_area() {
+    for (packed, used) in [(false, true), (true, true), (true, false)] {
+        survive("inflight area", 1, |place, n| {
+            let mut config = GuestConfig::default();
+            if packed {
+                config = config.packed();
+            }
+            let mut guest = guest(place, n, config);
+            let front = guest.front().unwrap();
+            let area = front.get_inflight(2, 256).unwrap();
+            front.set_inflight(&area).unwrap();
+            // Queues that run do not use it.
+            if used {
+                guest.reset().unwrap();
+            }
+            guest.wait_link().unwrap();
+            guest
+        });
+    }
+}
+
+#[test]
+fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 1));
+    let mut guest = guest(&place, 1, GuestConfig::default().packed());
+    let stop = AtomicBool::new(false);
+    let answers = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let chat = scope.spawn(|| {
+            let front = guest.front().unwrap();
+            let features = front.get_features().unwrap();
+            while !stop.load(SeqCst) {
+                // Another answer each time: one too many or one too few would be seen at once.
+                assert_eq!(front.get_features().unwrap(), features);
+                assert_eq!(front.get_queue_num().unwrap(), 2);
+                assert!(front.get_protocol_features().unwrap() != 0);
+                let base = front.get_vring_base(0).unwrap();
+                assert_eq!(front.get_vring_base(0).unwrap(), base);
+                answers.fetch_add(5, SeqCst);
+            }
+        });
+        for _ in 0..kills() {
+            let before = answers.load(SeqCst);
+            eventually("answers come", || {
+                assert!(!chat.is_finished());
+                answers.load(SeqCst) > before + 20
+            });
+            kill_switch(&lasthop, Signal::KILL);
+        }
+        stop.store(true, SeqCst);
+        chat.join().unwrap();
+    });
+    println!("{} answers", answers.load(SeqCst));
+    guest.wait_link().unwrap();
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut one = guest(&place, 1, GuestConfig::default());
+    for _ in 0..5 {
+        kill_switch(&lasthop, Signal::KILL);
+        one.crash();
+        let path = place.run_dir().join("vm1.sock");
+        // A port has one guest: until the old connection's end was seen, a new one is turned away.
+        eventually("it is back", || one.reconnect(&path).is_ok());
+        one.wait_link().unwrap();
+        eventually("the port is up", || {
+            let shown = lasthop.cli("port show vm1 --json");
+            String::from_utf8_lossy(&shown.stdout).contains("\"up\"")
+        });
+    }
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_switch_may_die_while_it_takes_over() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut a = guest(&place, 1, GuestConfig::default().packed());
+    let mut b = guest(&place, 2, GuestConfig::default());
+    let mut arrives = |round: u64| {
+        let payload = numbered_payload(
+            Numbered {
+                stream: 0,
+                seq: round,
+            },
+            100,
+        );
+        a.send(&udp(&Flow::v4(1, 2), &payload)).unwrap();
+        eventually("the frame arrives", || {
+            let all = b.recv_all().unwrap();
+            all.iter()
+                .any(|got| payload_of(&got.frame).is_ok_and(|p| p == payload))
+        });
+    };
+    for round in 0..6 {
+        // From before it has its first message until it is done, as far as that can be hit.
+        kill_switch(&lasthop, Signal::KILL);
+        for step in 0..3 {
+            std::thread::sleep(Duration::from_micros(700 * (round + step)));
+            kill_switch(&lasthop, Signal::KILL);
+        }
+        arrives(round);
+    }
+    a.wait_link().unwrap();
+    b.wait_link().unwrap();
+    assert!(!lasthop.log().contains("disconnected"));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn counters_go_on() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut a = guest(&place, 1, GuestConfig::default());
+    let _b = guest(&place, 2, GuestConfig::default());
+    let count = |lasthop: &Running| {
+        let stats = lasthop.cli("stats --json").stdout;
+        let stats: serde_json::Value = serde_json::from_slice(&stats).ok()?;
+        stats["ports"][0]["from_guest"]["packets"].as_u64()
+    };
+    for round in 1..4 {
+        (0..10).for_each(|_| a.send(&udp(&Flow::v4(1, 2), b"counted")).unwrap());
+        eventually("all are counted", || count(&lasthop) == Some(10 * round));
+        lasthop.kill_and_wait("switch");
+    }
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_connection_that_the_switch_dies_of_is_given_up_and_the_others_go_on() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 3));
+    let (mut a, mut b) = (
+        guest(&place, 1, GuestConfig::default()),
+        guest(&place, 2, GuestConfig::default()),
+    );
+    let (stop, gone) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let frame = udp(&Flow::v4(1, 3), &[7; 1000]);
+            while !stop.load(SeqCst) {
+                // Once its connection is gone, nobody takes its frames.
+                if a.send(&frame).is_err() {
+                    break;
+                }
+            }
+            a
+        });
+        for _ in 0..40 {
+            let log = lasthop.log();
+            if log.contains("again and again") {
+                gone.store(true, SeqCst);
+                break;
+            }
+            // While it serves the one guest that sends.
+            std::thread::sleep(Duration::from_millis(100));
+            kill_switch(&lasthop, Signal::ILL);
+            eventually("there is another one", || {
+                lasthop.cli("port show vm1").status.success()
+            });
+        }
+        stop.store(true, SeqCst);
+        let mut a = sender.join().unwrap();
+        assert!(gone.load(SeqCst), "{}", lasthop.log());
+        assert!(lasthop.log().contains("vm1"), "it is named");
+        b.wait_link().expect("the other guest is still connected");
+        a.crash();
+        let path = place.run_dir().join("vm1.sock");
+        eventually("it may come again", || a.reconnect(&path).is_ok());
+    });
+    lasthop.end(Signal::TERM);
+}

@@ -1,0 +1,54 @@
+//! Going on where a process that died, or a connection that broke, has left a queue.
+
+use std::sync::Arc;
+
+use memory::GuestMemory;
+
+use super::packed::PackedQueue;
+use super::split::SplitQueue;
+use super::{Journal, Layout, Queue, QueueFault};
+use crate::features::Features;
+
+impl Queue {
+    /// The queue of a process that died while it served it without an inflight area of the front end. Every
+    /// chain that was taken and not published as used is taken again; nothing is used twice.
+    ///
+    /// A split queue goes on at the used index in guest memory, a packed one where `journal` says. Without a
+    /// journal, or with one in which no queue ever ran, it is as new at `position`.
+    ///
+    /// # Errors
+    /// As [`Queue::new`]; [`QueueFault::InflightCorrupt`] for a journal that cannot be this queue's.
+    pub fn resume(
+        mem: Arc<GuestMemory>,
+        layout: Layout,
+        features: Features,
+        position: u32,
+        journal: Option<Journal>,
+    ) -> Result<Self, QueueFault> {
+        let position = if !features.contains(Features::RING_PACKED) {
+            SplitQueue::used_index(&mem, layout)?.into()
+        } else if let Some(journal) = &journal {
+            PackedQueue::recover(&mem, layout, journal)?.unwrap_or(position)
+        } else {
+            position
+        };
+        let mut queue = Self::new(mem, layout, features, position)?;
+        queue.set_journal(journal);
+        Ok(queue)
+    }
+
+    /// From now on the position of a packed queue is kept where a successor of this process finds it. A split
+    /// queue needs no journal, and one whose chains are tracked in an inflight area has all it needs there.
+    pub fn set_journal(&mut self, journal: Option<Journal>) {
+        if let Self::Packed(queue) = self {
+            queue.set_journal(journal);
+        }
+    }
+
+    /// Whether a device has ever used a descriptor of the packed ring at `layout` in its driver's life, as far as
+    /// the ring shows it: a ring that a driver has just set up has no used flag anywhere.
+    #[must_use]
+    pub fn was_served(mem: &GuestMemory, layout: Layout) -> bool {
+        PackedQueue::was_served(mem, layout).unwrap_or(false)
+    }
+}

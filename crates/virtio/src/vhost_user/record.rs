@@ -1,0 +1,165 @@
+//! A session as bytes, so that it outlives the process.
+//!
+//! The record names descriptors by the numbers under which [`Backend::keep`](super::Backend::keep) was told of
+//! them. It is `RECORD_VERSION` in two bytes, little endian, and [`Record`] in postcard's encoding. Where running
+//! queues stand is not in it: that changes with every batch, and is found in their rings (`Queue::resume`).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+use super::backend::Backend;
+use super::config::NET_CONFIG_LEN;
+use super::message::{InflightDesc, LogDesc, RegionDesc, VringAddr};
+use super::queues::Vring;
+use super::session::Session;
+
+/// Version of the encoding; a record of any other one is refused.
+pub const RECORD_VERSION: u16 = 1;
+
+/// A descriptor that is kept elsewhere too, under a number.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) number: u64,
+    pub(super) fd: OwnedFd,
+}
+
+/// Everything that messages have set. The types of the wire are used where they say the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) acked: Option<u64>,
+    pub(super) protocol: Option<u64>,
+    pub(super) status: u8,
+    pub(super) mtu: Option<u16>,
+    pub(super) config: [u8; NET_CONFIG_LEN],
+    pub(super) regions: Vec<(RegionDesc, u64)>,
+    pub(super) log: Option<(LogDesc, u64)>,
+    pub(super) log_fd: Option<u64>,
+    pub(super) inflight: Option<(InflightDesc, u64)>,
+    pub(super) channel: Option<u64>,
+    pub(super) vrings: Vec<VringRecord>,
+}
+
+/// One queue of a [`Record`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct VringRecord {
+    pub(super) size: Option<u16>,
+    pub(super) addr: Option<VringAddr>,
+    pub(super) base: Option<u32>,
+    pub(super) parked: Option<u32>,
+    pub(super) kick: Option<u64>,
+    pub(super) call: Option<u64>,
+    pub(super) err: Option<u64>,
+    pub(super) enabled: Option<bool>,
+    pub(super) running: bool,
+    pub(super) area: Option<u64>,
+    pub(super) problem: Option<String>,
+}
+
+impl VringRecord {
+    fn of(vring: &Vring) -> Self {
+        let number = |kept: &Option<Kept>| kept.as_ref().map(|kept| kept.number);
+        Self {
+            size: vring.size,
+            addr: vring.addr,
+            base: vring.base,
+            parked: vring.parked,
+            kick: number(&vring.kick),
+            call: number(&vring.call),
+            err: number(&vring.err),
+            enabled: vring.enabled,
+            running: vring.running.is_some(),
+            area: vring.area.filter(|_| vring.running.is_some()),
+            problem: vring.problem.clone(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let version = RECORD_VERSION.to_le_bytes().to_vec();
+        // Only a writer that runs full can fail here, and a vector grows.
+        postcard::to_extend(self, version).unwrap_or_default()
+    }
+
+    /// Reads a record as if it came from an enemy; nothing that it says is believed yet.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let (version, rest) = bytes
+            .split_first_chunk::<2>()
+            .ok_or("the record of the session is empty")?;
+        let version = u16::from_le_bytes(*version);
+        if version != RECORD_VERSION {
+            return Err(format!("a record of version {version}"));
+        }
+        match postcard::take_from_bytes(rest) {
+            Ok((record, [])) => Ok(record),
+            Ok(_) => Err("a record with more than a session in it".into()),
+            Err(error) => Err(format!("a record that makes no sense: {error}")),
+        }
+    }
+
+    /// The numbers of all descriptors that it names.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        let regions = self.regions.iter().map(|(_, file)| *file);
+        let log = self.log.map(|(_, file)| file);
+        let inflight = self.inflight.map(|(_, file)| file);
+        let single = [log, self.log_fd, inflight, self.channel];
+        let of_vrings = self.vrings.iter().flat_map(|v| [v.kick, v.call, v.err]);
+        let some = single.into_iter().chain(of_vrings).flatten();
+        regions.chain(some).collect()
+    }
+}
+
+impl Session {
+    /// The message at which the former process may have died is done, or there was none.
+    pub fn settled(&mut self) {
+        self.again = false;
+    }
+
+    /// Has a descriptor kept, and gives it a number.
+    pub(super) fn keep(&mut self, fd: &OwnedFd, backend: &mut dyn Backend) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        backend.keep(number, fd.as_fd());
+        number
+    }
+
+    /// The session as bytes for [`Session::restore`], and the numbers of the descriptors that it then needs.
+    #[must_use]
+    pub fn record(&self) -> (Vec<u8>, Vec<u64>) {
+        let record = self.as_record();
+        (record.to_bytes(), record.numbers())
+    }
+
+    pub(super) fn as_record(&self) -> Record {
+        let region = |m: &super::regions::Mapped| {
+            let desc = RegionDesc {
+                gpa: m.region.gpa(),
+                size: m.region.size(),
+                uva: m.region.uva(),
+                offset: m.offset,
+            };
+            (desc, m.file)
+        };
+        let log = |log: &super::regions::LogFile| {
+            let desc = LogDesc {
+                size: log.size,
+                offset: log.offset,
+            };
+            (desc, log.file)
+        };
+        Record {
+            acked: self.acked,
+            protocol: self.protocol.map(|p| p.bits()),
+            status: self.status,
+            mtu: self.mtu,
+            config: self.config.0,
+            regions: self.regions.iter().map(region).collect(),
+            log: self.log_file.as_ref().map(log),
+            log_fd: self.log_fd.as_ref().map(|kept| kept.number),
+            inflight: self.inflight.as_ref().map(|area| (area.desc, area.file)),
+            channel: self.channel.as_ref().map(|(_, number)| *number),
+            vrings: self.queues.iter().map(VringRecord::of).collect(),
+        }
+    }
+}

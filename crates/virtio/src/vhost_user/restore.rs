@@ -1,0 +1,168 @@
+//! A session out of its record, in the process after the one that died.
+//!
+//! The record is checked as the messages were from which it came, because the process that wrote it may have
+//! died of its own confusion. What does not hold ends this one session; its front end may connect again.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use memory::MAX_REGIONS;
+
+use super::backend::{Backend, Offer};
+use super::channel::BackendChannel;
+use super::config::NetConfig;
+use super::fault::Refusal;
+use super::inflight;
+use super::message::ProtocolFeatures;
+use super::queues::messages::check_event;
+use super::queues::{MAX_QUEUE_SIZE, Vring};
+use super::record::{Kept, Record, VringRecord};
+use super::regions;
+use super::session::Session;
+
+/// Kept descriptors by their numbers; each belongs to one place.
+struct Files(BTreeMap<u64, OwnedFd>);
+
+impl Files {
+    fn take(&mut self, number: u64) -> Result<OwnedFd, Refusal> {
+        let found = self.0.remove(&number);
+        found.ok_or_else(|| format!("descriptor {number} was not kept").into())
+    }
+
+    fn event(&mut self, number: Option<u64>) -> Result<Option<Kept>, Refusal> {
+        let Some(number) = number else {
+            return Ok(None);
+        };
+        let fd = self.take(number)?;
+        check_event(&fd)?;
+        Ok(Some(Kept { number, fd }))
+    }
+}
+
+impl Session {
+    /// The session that `record` describes, with the descriptors that were kept for it. Queues that ran go on in
+    /// `backend` where their rings say. The next message may be one that was served before the record was made;
+    /// say [`Session::settled`] after it, or when there is none.
+    ///
+    /// # Errors
+    /// A record of another version, or one that no front end could have brought about under this offer. What was
+    /// begun has been ended.
+    pub fn restore(
+        offer: Offer,
+        record: &[u8],
+        files: BTreeMap<u64, OwnedFd>,
+        backend: &mut dyn Backend,
+    ) -> Result<Self, String> {
+        let record = Record::from_bytes(record)?;
+        let mut session = Session::new(offer);
+        match session.follow(record, Files(files), backend) {
+            Ok(()) => Ok(session),
+            Err(Refusal(reason)) => {
+                session.close(backend);
+                Err(reason)
+            }
+        }
+    }
+
+    fn follow(
+        &mut self,
+        record: Record,
+        mut files: Files,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Refusal> {
+        let last = record.numbers().into_iter().max();
+        self.next_number = last
+            .map_or(Some(0), |n| n.checked_add(1))
+            .ok_or("its numbers")?;
+        self.restore_features(&record)?;
+        if let Some(mtu) = record.mtu {
+            backend.set_mtu(mtu)?;
+        }
+        (self.mtu, self.config) = (record.mtu, NetConfig(record.config));
+        self.restore_files(&record, &mut files)?;
+        if record.vrings.len() != self.queues.len() {
+            let (had, has) = (record.vrings.len(), self.queues.len());
+            return Err(format!("{had} queues, and the port has {has}").into());
+        }
+        self.restore_regions(&record, &mut files, backend)?;
+        for (at, vring) in record.vrings.into_iter().enumerate() {
+            self.queues[at] = restore_vring(vring, &mut files)?;
+        }
+        self.start_all(backend);
+        self.again = true;
+        Ok(())
+    }
+
+    fn restore_features(&mut self, record: &Record) -> Result<(), Refusal> {
+        let foreign = record.acked.unwrap_or(0) & !self.offered();
+        let protocol = record.protocol.map(ProtocolFeatures::from_bits_retain);
+        let strange = protocol.is_some_and(|p| !self.offer.protocol.contains(p));
+        if foreign != 0 || strange {
+            return Err("features that are not offered".into());
+        }
+        (self.acked, self.protocol) = (record.acked, protocol);
+        self.status = record.status;
+        Ok(())
+    }
+
+    fn restore_files(&mut self, record: &Record, files: &mut Files) -> Result<(), Refusal> {
+        if let Some((desc, file)) = &record.log {
+            let fd = files.take(*file)?;
+            self.map_log(fd, desc, *file)?;
+        }
+        if let Some(number) = record.log_fd {
+            let fd = files.take(number)?;
+            self.log_fd = Some(Kept { number, fd });
+        }
+        if let Some((desc, file)) = record.inflight {
+            let fd = files.take(file)?;
+            inflight::map(self, desc, fd, file)?;
+        }
+        if let Some(number) = record.channel {
+            let fd = files.take(number)?;
+            self.channel = Some((BackendChannel::new(fd), number));
+        }
+        Ok(())
+    }
+
+    fn restore_regions(
+        &mut self,
+        record: &Record,
+        files: &mut Files,
+        backend: &mut dyn Backend,
+    ) -> Result<(), Refusal> {
+        if record.regions.is_empty() {
+            return Ok(());
+        }
+        if record.regions.len() > MAX_REGIONS {
+            return Err(format!("more than {MAX_REGIONS} memory regions").into());
+        }
+        let mut all = Vec::with_capacity(record.regions.len());
+        for (desc, file) in &record.regions {
+            all.push(regions::map(files.take(*file)?, desc, *file)?);
+        }
+        self.install_regions(all, backend)
+    }
+}
+
+/// A queue that does not run yet.
+fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusal> {
+    let sane = |size: u16| (1..=MAX_QUEUE_SIZE).contains(&size);
+    if record.size.is_some_and(|size| !sane(size)) {
+        return Err("a queue of impossible size".into());
+    }
+    Ok(Vring {
+        size: record.size,
+        addr: record.addr,
+        base: record.base,
+        parked: record.parked,
+        kick: files.event(record.kick)?,
+        call: files.event(record.call)?,
+        err: files.event(record.err)?,
+        enabled: record.enabled,
+        running: None,
+        area: record.area,
+        resume: record.running,
+        problem: record.problem,
+    })
+}

@@ -1,0 +1,393 @@
+//! A session goes into its record and comes out of it; nothing else does.
+
+use super::super::Resume;
+use super::super::record::Record;
+use super::super::{AnswerPipe, Connection, Peeked, RECORD_VERSION};
+use super::*;
+use crate::queue::{Layout, Queue};
+
+/// Keeps descriptors as the supervisor does.
+#[derive(Default)]
+struct Keeper {
+    recorder: Recorder,
+    kept: BTreeMap<u64, OwnedFd>,
+}
+
+impl Backend for Keeper {
+    fn set_memory(&mut self, mem: Option<Arc<GuestMemory>>) {
+        self.recorder.set_memory(mem);
+    }
+
+    fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
+        let how = match setup.resume {
+            Resume::Yes => "resume",
+            Resume::Perhaps => "perhaps",
+            Resume::No => "new",
+        };
+        self.recorder.events.push(how.into());
+        self.recorder.start_queue(index, setup)
+    }
+
+    fn stop_queue(&mut self, index: u16) -> Option<u32> {
+        self.recorder.stop_queue(index)
+    }
+
+    fn enable_queue(&mut self, index: u16, on: bool) {
+        self.recorder.enable_queue(index, on);
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        self.recorder.set_call(index, call);
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        self.recorder.set_mtu(mtu)
+    }
+
+    fn keep(&mut self, number: u64, fd: std::os::fd::BorrowedFd<'_>) {
+        let fd = fd.try_clone_to_owned().expect("a descriptor");
+        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+    }
+}
+
+fn offer() -> Offer {
+    Offer::new(offered(), 2)
+}
+
+struct Kept {
+    session: Session,
+    keeper: Keeper,
+}
+
+impl Kept {
+    fn new() -> Self {
+        Self {
+            session: Session::new(offer()),
+            keeper: Keeper::default(),
+        }
+    }
+
+    fn tell(&mut self, code: u32, payload: impl Into<Vec<u8>>, fds: Vec<OwnedFd>) {
+        let message = Message {
+            code,
+            need_reply: false,
+            payload: payload.into(),
+        };
+        let done = self.session.handle(message, fds, &mut self.keeper);
+        done.expect("no fault");
+    }
+
+    /// Everything that a record can hold.
+    fn full(packed: bool) -> Self {
+        let mut kept = Self::new();
+        let protocol = ProtocolFeatures::all().bits();
+        kept.tell(code::SET_PROTOCOL_FEATURES, u64s(&[protocol]), vec![]);
+        let mut features = Features::VERSION_1;
+        features.set(Features::RING_PACKED, packed);
+        let acked = features.bits() | F_PROTOCOL_FEATURES | F_LOG_ALL;
+        kept.tell(code::SET_FEATURES, u64s(&[acked]), vec![]);
+        kept.tell(code::NET_SET_MTU, u64s(&[1400]), vec![]);
+        let table = mem_table(&[[GPA, MEM, UVA, 0], [GPA + MEM, MEM, UVA + MEM, 4096]]);
+        let files = vec![memfd(MEM), memfd(MEM + 4096)];
+        kept.tell(code::SET_MEM_TABLE, table, files);
+        kept.tell(code::SET_LOG_BASE, u64s(&[4096, 0]), vec![memfd(4096)]);
+        kept.tell(code::SET_LOG_FD, vec![], vec![event()]);
+        let area = inflight(1 << 20, 0, 4, 256);
+        kept.tell(code::SET_INFLIGHT_FD, area, vec![memfd(1 << 20)]);
+        kept.tell(code::SET_BACKEND_REQ_FD, vec![], vec![event()]);
+        for index in [0, 1] {
+            let at = u64::from(index);
+            kept.tell(code::SET_VRING_CALL, u64s(&[at]), vec![event()]);
+            kept.tell(code::SET_VRING_ERR, u64s(&[at]), vec![event()]);
+            kept.tell(code::SET_VRING_NUM, state(index.into(), 256), vec![]);
+            kept.tell(code::SET_VRING_ADDR, addr(index, 0), vec![]);
+            kept.tell(code::SET_VRING_KICK, u64s(&[at]), vec![event()]);
+        }
+        kept.tell(code::SET_VRING_ENABLE, state(0, 1), vec![]);
+        kept.tell(code::SET_VRING_NUM, state(2, 64), vec![]);
+        kept
+    }
+
+    /// The session dies and comes back.
+    fn die(self) -> (Result<Session, String>, Keeper) {
+        let (bytes, numbers) = self.session.record();
+        restore(&bytes, &numbers, self.keeper.kept)
+    }
+}
+
+fn restore(
+    bytes: &[u8],
+    numbers: &[u64],
+    mut kept: BTreeMap<u64, OwnedFd>,
+) -> (Result<Session, String>, Keeper) {
+    kept.retain(|number, _| numbers.contains(number));
+    let mut keeper = Keeper::default();
+    let session = Session::restore(offer(), bytes, kept, &mut keeper);
+    (session, keeper)
+}
+
+#[test]
+fn a_session_comes_out_as_it_went_in() {
+    for packed in [false, true] {
+        let mut kept = Kept::full(packed);
+        let before = kept.session.as_record();
+        assert!(before.vrings[0].running && before.vrings[1].running);
+        let first = kept.keeper.recorder.take();
+        assert!(first.contains(&"new".to_owned()), "{first:?}");
+        let (session, mut keeper) = kept.die();
+        let mut session = session.expect("a sound record");
+        assert_eq!(session.as_record(), before);
+        let events = keeper.recorder.take();
+        let resumed = events.iter().filter(|event| *event == "resume");
+        assert_eq!(resumed.count(), 2, "{events:?}");
+        assert!(events.contains(&"mtu 1400".to_owned()), "{events:?}");
+        assert!(
+            events.iter().any(|e| e.contains("2 regions, logged")),
+            "{events:?}"
+        );
+        let setup = &keeper.recorder.running[&0];
+        assert!(setup.enabled && setup.inflight.is_some() && setup.call.is_some());
+        // Descriptors that come now get numbers of their own, and a queue that starts anew does not resume.
+        for how in ["perhaps", "new"] {
+            let message = Message {
+                code: code::SET_VRING_KICK,
+                need_reply: false,
+                payload: u64s(&[1]),
+            };
+            let done = session.handle(message, vec![event()], &mut keeper);
+            done.expect("no fault");
+            assert!(session.record().1.iter().max() > before.numbers().iter().max());
+            let events = keeper.recorder.take();
+            assert!(events.contains(&how.to_owned()), "{events:?}");
+            session.settled();
+        }
+    }
+}
+
+#[test]
+fn a_session_in_which_nothing_was_said_can_be_kept() {
+    let (session, keeper) = Kept::new().die();
+    assert_eq!(session.expect("a record").as_record().numbers(), []);
+    assert!(keeper.recorder.events.is_empty());
+}
+
+#[test]
+fn every_shorter_record_is_refused_and_so_is_a_longer_one() {
+    let (bytes, _) = Kept::full(false).session.record();
+    assert!(Record::from_bytes(&bytes).is_ok());
+    for len in 0..bytes.len() {
+        assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
+    }
+    assert!(Record::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn a_queue_resumes_with_the_inflight_area_that_it_had() {
+    let area = || (inflight(1 << 20, 0, 4, 256), vec![memfd(1 << 20)]);
+    let resumed = |kept: Kept| {
+        let (session, keeper) = kept.die();
+        session.expect("a sound record");
+        let with = |setup: &QueueSetup| setup.inflight.is_some();
+        keeper.recorder.running.get(&0).map(with)
+    };
+    let (payload, fds) = area();
+    let mut kept = Kept::full(true);
+    kept.tell(code::SET_INFLIGHT_FD, payload, fds);
+    assert_eq!(resumed(kept), None, "its own is gone");
+
+    let mut kept = Kept::full(true);
+    kept.tell(code::RESET_DEVICE, vec![], vec![]);
+    let features = Features::VERSION_1.bits() | F_PROTOCOL_FEATURES;
+    kept.tell(code::SET_FEATURES, u64s(&[features]), vec![]);
+    kept.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    kept.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    kept.tell(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
+    let (payload, fds) = area();
+    kept.tell(code::SET_INFLIGHT_FD, payload, fds);
+    assert_eq!(resumed(kept), Some(false), "it started without");
+    assert_eq!(resumed(Kept::full(true)), Some(true));
+}
+
+#[test]
+fn another_version_is_refused() {
+    let (mut bytes, _) = Kept::full(false).session.record();
+    let next = RECORD_VERSION + 1;
+    bytes[..2].copy_from_slice(&next.to_le_bytes());
+    let refused = Record::from_bytes(&bytes).expect_err("a reason");
+    assert!(refused.contains(&next.to_string()), "{refused}");
+}
+
+#[test]
+fn what_no_front_end_could_have_brought_about_is_refused() {
+    type Spoil = fn(&mut Record);
+    let table: [(&str, Spoil); 12] = [
+        ("not offered", |r| r.acked = Some(u64::MAX)),
+        ("not offered", |r| r.protocol = Some(u64::MAX)),
+        ("port has 4", |r| r.vrings.truncate(2)),
+        ("impossible size", |r| r.vrings[0].size = Some(5000)),
+        ("was not kept", |r| r.vrings[0].kick = Some(4711)),
+        ("was not kept", |r| r.vrings[1].kick = r.vrings[0].kick),
+        ("no eventfd", |r| {
+            r.vrings[0].kick = r.regions.pop().map(|r| r.1)
+        }),
+        ("its numbers", |r| r.log_fd = Some(u64::MAX)),
+        ("", |r| r.regions[0].0.size = u64::MAX),
+        ("", |r| r.regions[1].0.gpa = r.regions[0].0.gpa),
+        ("", |r| r.inflight.as_mut().expect("set").0.queues = 999),
+        ("", |r| r.log.as_mut().expect("set").0.size = 1 << 30),
+    ];
+    for (words, spoil) in table {
+        let kept = Kept::full(false);
+        let mut record = kept.session.as_record();
+        spoil(&mut record);
+        let numbers: Vec<u64> = kept.keeper.kept.keys().copied().collect();
+        let (session, keeper) = restore(&record.to_bytes(), &numbers, kept.keeper.kept);
+        let reason = session.expect_err("it is refused");
+        assert!(reason.contains(words), "{words}: {reason}");
+        assert!(keeper.recorder.running.is_empty(), "{words}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_record_does_harm(
+        at in proptest::collection::vec((0..1000usize, proptest::prelude::any::<u8>()), 1..6),
+    ) {
+        let kept = Kept::full(true);
+        let (mut bytes, numbers) = kept.session.record();
+        for (at, value) in at {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        let (session, mut keeper) = restore(&bytes, &numbers, kept.keeper.kept);
+        if let Ok(mut session) = session {
+            session.close(&mut keeper);
+        }
+        assert!(keeper.recorder.running.is_empty());
+    }
+}
+
+/// A packed queue that was served; the front end knows nothing of that.
+fn served(layout: Layout, memory: &GuestMemory) {
+    let slot = memory.translate(layout.desc, 16).expect("mapped").ptr;
+    // SAFETY: the slot is mapped, and nobody else is there.
+    unsafe { slot.add(14).cast::<u16>().write(0x8080) };
+    assert!(Queue::was_served(memory, layout));
+}
+
+#[test]
+fn a_packed_queue_goes_on_after_its_connection_broke() {
+    let table = mem_table(&[[GPA, MEM, UVA, 0]]);
+    let (file, other) = (memfd(MEM), memfd(MEM));
+    let start = |session: &mut Session, backend: &mut Recorder, file: &OwnedFd, base: u32| {
+        let file = file.try_clone().expect("a descriptor");
+        let features = Features::VERSION_1 | Features::RING_PACKED;
+        let messages: [(u32, Vec<u8>, Vec<OwnedFd>); 6] = [
+            (code::SET_FEATURES, u64s(&[features.bits()]), vec![]),
+            (code::SET_MEM_TABLE, table.clone(), vec![file]),
+            (code::SET_VRING_NUM, state(0, 256), vec![]),
+            (code::SET_VRING_BASE, state(0, base), vec![]),
+            (code::SET_VRING_ADDR, addr(0, 0), vec![]),
+            (code::SET_VRING_KICK, u64s(&[0]), vec![event()]),
+        ];
+        for (code, payload, fds) in messages {
+            let message = Message {
+                code,
+                need_reply: false,
+                payload,
+            };
+            session.handle(message, fds, backend).expect("no fault");
+        }
+        let setup = &backend.running[&0];
+        (setup.position, setup.layout, Arc::clone(&setup.mem))
+    };
+    let stood = 0x8011_8011;
+    let mut backend = Recorder {
+        position: Some(stood),
+        ..Recorder::default()
+    };
+    let mut first = Session::new(offer());
+    let (position, layout, memory) = start(&mut first, &mut backend, &file, 0x8000_8000);
+    assert_eq!(position, 0x8000_8000);
+    let left = first.leave(&mut backend);
+    assert_eq!(left.len(), 1);
+    let again = |file: &OwnedFd, base: u32| {
+        let (mut next, mut backend) = (Session::new(offer()), Recorder::default());
+        next.recall(left.clone());
+        start(&mut next, &mut backend, file, base).0
+    };
+    assert_eq!(
+        again(&file, 0x8000_8000),
+        0x8000_8000,
+        "a ring that was set up anew"
+    );
+    served(layout, &memory);
+    assert_eq!(again(&file, 0x8000_8000), stood);
+    assert_eq!(again(&file, 0x8007_8007), 0x8007_8007, "it knows better");
+    assert_eq!(again(&other, 0x8000_8000), 0x8000_8000, "another guest");
+}
+
+#[test]
+fn an_answer_in_the_pipe_is_sent_by_the_successor() {
+    use std::io::Read as _;
+    let (mut theirs, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let pipe = AnswerPipe::new().expect("a pipe");
+    let [from, to] = pipe
+        .ends()
+        .map(|end| end.try_clone_to_owned().expect("an end"));
+    let socket = ours.try_clone().expect("a socket");
+    let mut first = Connection::with_pipe(socket, pipe).expect("a connection");
+    first.stage(Reply::new(1, u64s(&[7]))).expect("room");
+    assert!(first.has_piped_reply());
+    drop(first);
+    let pipe = AnswerPipe::again(from, to).expect("a pipe");
+    let mut next = Connection::with_pipe(ours, pipe).expect("a connection");
+    assert!(next.has_piped_reply() && next.wants_write());
+    assert!(next.flush().expect("a front end"));
+    assert!(!next.has_piped_reply());
+    let mut bytes = [0; 20];
+    theirs.read_exact(&mut bytes).expect("an answer");
+    assert_eq!(bytes, Reply::new(1, u64s(&[7])).to_bytes()[..]);
+    theirs.set_nonblocking(true).expect("a socket");
+    assert!(theirs.read(&mut bytes).is_err(), "once");
+}
+
+#[test]
+fn a_message_whose_answer_waits_is_not_served_again() {
+    use std::io::Write as _;
+    let asked = |payload: &[u8]| {
+        let head = super::super::Header {
+            code: code::GET_VRING_BASE,
+            flags: 1,
+            size: payload.len() as u32,
+        };
+        [&head.to_bytes()[..], payload].concat()
+    };
+    let answered = Message {
+        code: code::GET_VRING_BASE,
+        need_reply: false,
+        payload: state(1, 0),
+    };
+    for (in_socket, left) in [
+        (Some(state(1, 0)), false),
+        (Some(state(0, 0)), true),
+        (None, false),
+    ] {
+        let (mut theirs, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let pipe = AnswerPipe::new().expect("a pipe");
+        let mut ours = Connection::with_pipe(ours, pipe).expect("a connection");
+        if let Some(payload) = in_socket {
+            theirs.write_all(&asked(&payload)).expect("sent");
+            ours.skip_answered(&answered).expect("no fault");
+            assert!(
+                matches!(ours.peek(), Ok(Peeked::Whole(..))),
+                "no answer waits"
+            );
+        }
+        ours.stage(Reply::new(answered.code, state(1, 7)))
+            .expect("room");
+        ours.skip_answered(&answered).expect("no fault");
+        let next = ours.peek().expect("no fault");
+        assert_eq!(matches!(next, Peeked::Whole(..)), left);
+    }
+}

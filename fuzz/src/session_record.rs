@@ -1,0 +1,222 @@
+//! What a switch finds that takes over from one that died of its own confusion: records of connections and sessions,
+//! descriptors under the wrong numbers, and a journal and a ring that contradict each other. No panic, no endless loop,
+//! no descriptor left behind; what comes out of a record goes into the same one; queues touch only their own memory.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use arbitrary::Unstructured;
+use channel::keeping::ConnectionRecord;
+use memory::GuestMemory;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::MemfdFlags;
+use virtio::features::Features;
+use virtio::queue::{Journal, JournalRegion, Layout, Queue};
+use virtio::vhost_user::{Backend, Message, Offer, ProtocolFeatures, QueueSetup, Session, code};
+
+use crate::vhost_user::data_path::DataPath;
+
+const GPA: u64 = 0x10_0000;
+const SIZE: u64 = 0x4_0000;
+const UVA: u64 = 0x7f00_0000_0000;
+
+/// A data path, and what was kept of its sessions.
+#[derive(Default)]
+struct Keeper {
+    data_path: DataPath,
+    kept: BTreeMap<u64, OwnedFd>,
+}
+
+impl Backend for Keeper {
+    fn set_memory(&mut self, mem: Option<Arc<GuestMemory>>) {
+        self.data_path.set_memory(mem);
+    }
+
+    fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
+        self.data_path.start_queue(index, setup)
+    }
+
+    fn stop_queue(&mut self, index: u16) -> Option<u32> {
+        self.data_path.stop_queue(index)
+    }
+
+    fn enable_queue(&mut self, index: u16, on: bool) {
+        self.data_path.enable_queue(index, on);
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        self.data_path.set_call(index, call);
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        self.data_path.set_mtu(mtu)
+    }
+
+    fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {
+        let fd = fd.try_clone_to_owned().expect("a descriptor");
+        assert!(self.kept.insert(number, fd).is_none(), "a number twice");
+    }
+}
+
+/// One byte of options, then edits of a sound record, or a record, or a journal and a ring.
+pub fn run(data: &[u8]) {
+    let Some((options, rest)) = data.split_first() else {
+        return;
+    };
+    crate::vhost_user::set_signals();
+    let before = crate::vhost_user::open_fds();
+    match options % 4 {
+        0 | 1 => edited(rest, options & 1 != 0),
+        2 => {
+            if let Ok(record) = ConnectionRecord::from_bytes(rest) {
+                let again = ConnectionRecord::from_bytes(&record.to_bytes());
+                assert_eq!(again.as_ref(), Ok(&record));
+                restore(&record.session, sound(false).1);
+            }
+            restore(rest, sound(false).1);
+        }
+        _ => journal(rest),
+    }
+    assert_eq!(crate::vhost_user::open_fds(), before, "descriptors left behind");
+}
+
+fn offer() -> Offer {
+    Offer::new(Features::VERSION_1 | Features::RING_PACKED, 1)
+}
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}
+
+fn halves(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}
+
+fn file(size: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a file");
+    rustix::fs::ftruncate(&fd, size).expect("room");
+    fd
+}
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).expect("an event")
+}
+
+/// The record of a session with everything in it, and what was kept.
+fn sound(packed: bool) -> (Vec<u8>, BTreeMap<u64, OwnedFd>) {
+    let (mut session, mut keeper) = (Session::new(offer()), Keeper::default());
+    let mut tell = |code, payload, fds| {
+        let message = Message {
+            code,
+            need_reply: false,
+            payload,
+        };
+        let told = session.handle(message, fds, &mut keeper);
+        told.expect("a sound message");
+    };
+    let mut features = Features::VERSION_1;
+    features.set(Features::RING_PACKED, packed);
+    let acked = features.bits() | 1 << 26 | 1 << 30;
+    let protocol = ProtocolFeatures::all().bits();
+    tell(code::SET_PROTOCOL_FEATURES, words(&[protocol]), vec![]);
+    tell(code::SET_FEATURES, words(&[acked]), vec![]);
+    let table = [halves(&[1, 0]), words(&[GPA, SIZE, UVA, 0])].concat();
+    tell(code::SET_MEM_TABLE, table, vec![file(SIZE)]);
+    tell(code::SET_LOG_BASE, words(&[4096, 0]), vec![file(4096)]);
+    tell(code::SET_BACKEND_REQ_FD, vec![], vec![event()]);
+    for at in 0..2u32 {
+        let base = UVA + 0x8000 * u64::from(at);
+        let addr = [halves(&[at, 0]), words(&[base, base + 0x4000, base + 0x2000, 0])].concat();
+        tell(code::SET_VRING_CALL, words(&[at.into()]), vec![event()]);
+        tell(code::SET_VRING_NUM, halves(&[at, 64]), vec![]);
+        tell(code::SET_VRING_ADDR, addr, vec![]);
+        tell(code::SET_VRING_KICK, words(&[at.into()]), vec![event()]);
+    }
+    let (record, numbers) = session.record();
+    let mut kept = std::mem::take(&mut keeper.kept);
+    kept.retain(|number, _| numbers.contains(number));
+    session.close(&mut keeper);
+    (record, kept)
+}
+
+/// A sound record in which some bytes are others.
+fn edited(data: &[u8], packed: bool) {
+    let (mut record, kept) = sound(packed);
+    let mut u = Unstructured::new(data);
+    while let (Ok(at), Ok(value)) = (u.arbitrary::<u16>(), u.arbitrary::<u8>()) {
+        let at = usize::from(at) % record.len();
+        record[at] = value;
+        if u.is_empty() {
+            break;
+        }
+    }
+    restore(&record, kept);
+}
+
+fn restore(record: &[u8], kept: BTreeMap<u64, OwnedFd>) {
+    let mut keeper = Keeper::default();
+    match Session::restore(offer(), record, kept, &mut keeper) {
+        Ok(mut session) => {
+            for (index, fault) in keeper.data_path.serve() {
+                session.queue_failed(index, &fault.to_string(), &mut keeper);
+            }
+            let (bytes, numbers) = session.record();
+            assert!(numbers.len() <= 16 && !bytes.is_empty());
+            session.close(&mut keeper);
+        }
+        Err(reason) => assert!(!reason.is_empty()),
+    }
+    assert!(keeper.data_path.running.is_empty());
+}
+
+/// A journal and a ring, both of any bytes.
+fn journal(data: &[u8]) {
+    let (Some((size, rest)), features) = (
+        data.split_first(),
+        Features::VERSION_1 | Features::RING_PACKED,
+    ) else {
+        return;
+    };
+    let size = u16::from(size % 16) + 1;
+    let (words, ring) = rest.split_at(rest.len().min(192));
+    let journal = file(JournalRegion::size(1));
+    rustix::io::pwrite(&journal, words, 0).expect("room");
+    // The start of the queue is right, so that the rest counts.
+    rustix::io::pwrite(&journal, &7u32.to_ne_bytes(), 4).expect("room");
+    let memory = file(SIZE);
+    rustix::io::pwrite(&memory, ring, 0).expect("room");
+    let region = memory::Region::map(memory, GPA, SIZE, UVA, 0).expect("memory");
+    let mem = Arc::new(GuestMemory::new(vec![Arc::new(region)], None).expect("memory"));
+    let region = Arc::new(JournalRegion::map(&journal, 1).expect("memory"));
+    let layout = Layout {
+        size,
+        desc: GPA,
+        driver: GPA + 0x2000,
+        device: GPA + 0x3000,
+    };
+    for _ in 0..2 {
+        let part = Journal::new(Arc::clone(&region), 0, 7);
+        let resumed = Queue::resume(Arc::clone(&mem), layout, features, 0x8000_8000, part);
+        let Ok(mut queue) = resumed else {
+            return;
+        };
+        let mut taken = 0;
+        let mut segs = Vec::new();
+        while let Ok(Some(chain)) = queue.take_readable(&mut segs) {
+            assert!(chain.id < size);
+            taken += chain.count;
+            assert!(taken <= size, "more than there is");
+            queue.put(chain, 0);
+            if taken % 3 == 0 {
+                queue.publish();
+                taken = 0;
+                segs.clear();
+                if queue.position() & 7 == 0 {
+                    break;
+                }
+            }
+        }
+        // It dies with what is staged.
+    }
+}
