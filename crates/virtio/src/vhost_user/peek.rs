@@ -20,6 +20,9 @@ use super::fault::Fault;
 use super::message::{HEADER_LEN, Header, Message, code};
 use super::table;
 
+/// Each of a message or 4 KiB; more than a front end can have written that waits for replies.
+const READS_AT_THE_END: u32 = 64;
+
 /// What the socket has.
 #[derive(Debug)]
 pub enum Peeked {
@@ -102,6 +105,21 @@ impl Connection {
             }
         }
         Ok(fds.len())
+    }
+}
+
+/// A socket that is closed with something unread in it resets the connection, and the front end gets that error before
+/// the replies that it has not read. So what is left is read, as far as a front end that writes on allows.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let (mut bytes, mut fds) = ([0; 4096], Vec::new());
+        for _ in 0..READS_AT_THE_END {
+            let got = receive_with(self.socket(), &mut bytes, &mut fds, RecvFlags::empty());
+            if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
+                return;
+            }
+            fds.clear();
+        }
     }
 }
 

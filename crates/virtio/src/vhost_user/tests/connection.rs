@@ -308,3 +308,15 @@ fn a_message_in_pieces_is_seen_as_such() {
     drop(theirs);
     assert!(ours.peek().expect_err("the end").is_close());
 }
+
+#[test]
+fn who_closes_with_a_message_unread_does_not_reset_the_connection() {
+    let (mut theirs, mut ours) = pair();
+    let bytes = [header(200, 1, 8), state(1, 256)].concat();
+    let file = memfd(4096);
+    send_fds(&theirs, &bytes, &[file]);
+    assert!(matches!(ours.peek(), Ok(Peeked::Whole(..))));
+    drop(ours);
+    let mut rest = Vec::new();
+    assert_eq!(theirs.read_to_end(&mut rest).expect("an end, no reset"), 0);
+}
