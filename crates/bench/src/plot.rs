@@ -72,7 +72,7 @@ fn draw(
         .max_light_lines(0)
         .x_desc(axes[0])
         .y_desc(axes[1])
-        .x_label_formatter(&|x| format!("{x:.*}", usize::from(*x < 1.0)))
+        .x_label_formatter(&|x| tick(*x))
         .draw()?;
     for ((name, points), (row, color)) in curves.iter().zip((2..).zip(COLORS.iter().cycle())) {
         let line = LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3);
