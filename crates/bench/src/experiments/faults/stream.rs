@@ -157,7 +157,10 @@ mod tests {
             let payload = send(&mut stream);
             stream.see(&payload, begin + MS * at);
         }
-        assert_eq!((stream.gap_before(), stream.gap_around()), (MS * 5, MS * 0));
+        assert_eq!(
+            (stream.gap_before(), stream.gap_around()),
+            (MS * 5, Duration::ZERO)
+        );
         stream.kill(begin + MS * 12);
         for at in [49, 50] {
             let payload = send(&mut stream);

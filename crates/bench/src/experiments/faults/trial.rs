@@ -72,15 +72,15 @@ pub(super) struct Trial {
 impl Trial {
     /// For standard error.
     pub(super) fn summary(&self) -> String {
-        let uplink = self
-            .uplink
-            .as_ref()
-            .map_or(f64::NAN, |uplink| uplink.gap_ms);
-        let lost = self.pair.lost() + self.uplink.as_ref().map_or(0, Seen::lost);
+        let route = |name: &str, seen: &Seen| {
+            format!("{name} {:.2} ms, {} lost; ", seen.gap_ms, seen.lost())
+        };
+        let uplink = self.uplink.as_ref().map(|seen| route("uplink", seen));
         format!(
-            "{}: pair {:.2} ms, uplink {uplink:.2} ms, {lost} lost, API after {:.2} ms",
+            "{}: {}{}API after {:.2} ms",
             self.victim.name(),
-            self.pair.gap_ms,
+            route("pair", &self.pair),
+            uplink.unwrap_or_default(),
             self.api_ms,
         )
     }
