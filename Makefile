@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit instructions e2e bench soak miri fuzz clean
+.PHONY: help setup build demo test check unit instructions e2e bench soak faults miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -14,7 +14,8 @@ build: ## Build the release binaries: target/release/lasthop and its siblings
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo
 
-test: setup check unit instructions e2e ## All that CI runs: set-up, lints, unit tests, instruction counts, end-to-end tests
+test: setup check unit instructions e2e ## All that CI runs: set-up, lints, unit tests, instruction counts, end-to-end tests, a few kills
+	@if [ "$$(nproc)" -ge 2 ]; then $(MAKE) --no-print-directory faults QUICK=1; else echo "note: one core, nobody is killed"; fi
 
 check: ## Format and lints
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
@@ -39,6 +40,10 @@ bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMEN
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
 	cargo build --release --package lasthop-bench
 	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" soak --minutes $(or $(MINUTES),10)
+
+faults: build ## Kill each process a hundred times under traffic: gap and frames lost; or make faults QUICK=1
+	cargo build --release --package lasthop-bench
+	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) faults
 
 miri: ## Queue, lane, ring and memory code under Miri (needs a nightly toolchain with miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || \

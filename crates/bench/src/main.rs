@@ -5,7 +5,7 @@
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
 //!   clients       what sends frames through them
-//!   placement, procfs, hugepages, folders, process     the machine
+//!   placement, procfs, hugepages, folders, namespace, process     the machine
 //!   statistics, report, plot                  what is made of the samples
 //! ```
 //!
@@ -19,6 +19,7 @@ mod experiments;
 mod folders;
 mod hugepages;
 mod machine;
+mod namespace;
 mod peers;
 mod placement;
 mod plot;
@@ -41,7 +42,7 @@ use crate::experiments::Plan;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
-    /// What to run; everything but `soak` when nothing is named
+    /// What to run; everything but `soak` and `faults` when nothing is named
     experiments: Vec<Experiment>,
     /// Fewer and shorter samples: a first look in three or four minutes instead of half an hour
     #[arg(long)]
@@ -49,6 +50,9 @@ struct Arguments {
     /// How long `soak` runs
     #[arg(long, default_value_t = 10.0, value_name = "MINUTES", value_parser = minutes)]
     minutes: f64,
+    /// How often `faults` kills each process; default: 100, or 5 with --quick
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    kills: Option<u32>,
     /// The core of the switch
     #[arg(long, default_value_t = 0, value_name = "CORE")]
     switch_core: usize,
@@ -89,6 +93,15 @@ enum Experiment {
     Growth,
     /// Full load while ports come and go: is every frame accounted for? Only when named
     Soak,
+    /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost? Only when named
+    Faults,
+}
+
+impl Experiment {
+    /// Whether it is left out unless it is named: it compares nothing, or takes its time.
+    fn only_when_named(self) -> bool {
+        matches!(self, Self::Soak | Self::Faults)
+    }
 }
 
 /// More than none, and less than a year.
@@ -120,7 +133,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut wanted = arguments.experiments.clone();
     if wanted.is_empty() {
         wanted = Experiment::value_variants().to_vec();
-        wanted.retain(|experiment| *experiment != Experiment::Soak);
+        wanted.retain(|experiment| !experiment.only_when_named());
     }
     wanted.sort();
     wanted.dedup();
@@ -139,6 +152,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Soak => {
                 let time = Duration::from_secs_f64(60.0 * arguments.minutes);
                 experiments::soak::soak(&plan, time)?;
+                continue;
+            }
+            Experiment::Faults => {
+                let quick = if plan.quick { 5 } else { 100 };
+                experiments::faults::faults(&plan, arguments.kills.unwrap_or(quick))?;
                 continue;
             }
         };

@@ -86,3 +86,24 @@ fn draw(
     all.present()?;
     Ok(())
 }
+
+/// The label of a line of the logarithmic axis. The last ones of a decade are too close for labels.
+fn tick(x: f64) -> String {
+    let leading = x / 10f64.powf(x.log10().floor());
+    if leading > 5.5 && leading < 9.5 {
+        return String::new();
+    }
+    format!("{x:.*}", usize::from(x < 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_have_room() {
+        let shown = [1.0, 5.0, 6.0, 9.0, 10.0, 0.5, 0.7, 500.0, 800.0, 1000.0].map(tick);
+        let wanted = ["1", "5", "", "", "10", "0.5", "", "500", "", "1000"];
+        assert_eq!(shown, wanted);
+    }
+}

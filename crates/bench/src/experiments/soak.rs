@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
-use self::account::{Account, Stats};
+use self::account::Account;
 use self::churn::Churn;
 use self::outcome::{Footprint, Outcome};
 use super::{Plan, progress};
-use crate::peers::lasthop::{Lasthop, port_table};
+use crate::peers::lasthop::{Lasthop, Stats, port_table};
 use crate::stop;
 
 const STEADY: [&str; 2] = ["p0", "p1"];

@@ -3,7 +3,7 @@
 //! Nothing of it has a name that others see: the namespace lives as long as the descriptors of its devices, so that
 //! the kernel removes it all with this process, whatever that dies of.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 use super::{Kind, Peer, Ports};
+use crate::namespace;
 use crate::process::{run, words};
 
 pub(super) const DEVICE: &str = "/dev/net/tun";
@@ -19,9 +20,7 @@ const NAMES: [&str; 2] = ["tap0", "tap1"];
 const QUEUE: u32 = 1024;
 
 pub(super) fn start() -> Result<Peer> {
-    // A thread of its own, because it stays in the namespace.
-    let taps = std::thread::spawn(make).join();
-    let taps = taps.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    let taps = namespace::inside_new(make)?;
     Ok(Peer {
         kind: Kind::Bridge,
         processes: Vec::new(),
@@ -32,14 +31,6 @@ pub(super) fn start() -> Result<Peer> {
 }
 
 fn make() -> Result<[File; 2]> {
-    // SAFETY: the call reads and writes no memory of ours; what it changes is the calling thread's own, which ends
-    // with this function and has children only for its `ip` commands.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        let error = io::Error::last_os_error();
-        return Err(error).context("a network namespace needs root");
-    }
-    // Frames of IPv6's own would be counted as ours. Without IPv6 there is nothing to switch off.
-    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     let [first, second] = NAMES.map(open);
     let taps = [first?, second?];
     ip("link add br0 type bridge stp_state 0 mcast_snooping 0")?;

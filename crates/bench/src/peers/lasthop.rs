@@ -1,11 +1,13 @@
 //! Lasthop, with as many ports as wanted, all in one segment.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use serde::Deserialize;
 use tempfile::TempDir;
 use testkit::guest_ram::RegionSpec;
 use testkit::{FakeGuest, GuestConfig};
@@ -18,6 +20,8 @@ use crate::stop;
 
 /// Memory of a guest that never sends.
 const GUEST_BYTES: u64 = 32 << 20;
+/// Name of the file in the folder.
+const CONFIGURATION: &str = "lasthop.toml";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
     with_idle(plan, 0)
@@ -37,10 +41,37 @@ pub(crate) fn with_workers(plan: &Plan, workers: u32) -> Result<Peer> {
     Ok(running.into_peer(4, Vec::new()))
 }
 
+/// The part of `lasthop stats --json` that counts here.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Stats {
+    pub(crate) ports: Vec<PortStats>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct PortStats {
+    pub(crate) name: String,
+    pub(crate) from_guest: Traffic,
+    pub(crate) to_guest: Traffic,
+    pub(crate) drops: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Traffic {
+    pub(crate) packets: u64,
+}
+
+impl Stats {
+    pub(crate) fn of(lasthop: &Lasthop) -> Result<Self> {
+        let text = lasthop.ask(&["stats", "--json"])?;
+        serde_json::from_str(&text).context("'lasthop stats --json' is not what it was")
+    }
+}
+
 /// A running Lasthop; ended when dropped.
 pub(crate) struct Lasthop {
     program: PathBuf,
     process: Process,
+    cores: Vec<usize>,
     /// From the start of the program to "ready".
     pub(crate) start_up: Duration,
     folder: TempDir,
@@ -61,33 +92,34 @@ impl Lasthop {
     /// The same on these cores, with this configuration.
     pub(crate) fn with(plan: &Plan, cores: &[usize], configuration: &str) -> Result<Self> {
         let folder = folders::new("lasthop")?;
-        let file = folder.path().join("lasthop.toml");
-        fs::write(&file, configuration)?;
-        let runtime = runtime(folder.path());
-        fs::create_dir(&runtime)?;
+        fs::write(folder.path().join(CONFIGURATION), configuration)?;
+        fs::create_dir(runtime(folder.path()))?;
         let program = plan.bin.join("lasthop");
-        let words: [&str; 5] = [
-            &program.to_string_lossy(),
-            "run",
-            &format!("--config={}", file.display()),
-            "--runtime-dir",
-            &runtime.to_string_lossy(),
-        ];
-        let log = folder.path().join("log");
         let begin = Instant::now();
-        let mut process = Process::start("lasthop", cores, &words.map(str::to_owned), &log)?;
-        process.wait_output("being ready", START, |output| {
-            output
-                .lines()
-                .any(|line| line == "lasthop: ready")
-                .then_some(())
-        })?;
-        Ok(Self {
+        let process = spawn(&program, cores, folder.path())?;
+        let mut lasthop = Self {
             program,
             process,
-            start_up: begin.elapsed(),
+            cores: cores.to_vec(),
+            start_up: Duration::ZERO,
             folder,
-        })
+        };
+        let ready = |output: &str| output.lines().any(|line| line == "lasthop: ready");
+        let process = &mut lasthop.process;
+        process.wait_output("being ready", START, |output| ready(output).then_some(()))?;
+        lasthop.start_up = begin.elapsed();
+        Ok(lasthop)
+    }
+
+    /// Starts the program again, whose process has died, and waits for nothing.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        self.process = spawn(&self.program, &self.cores, self.folder.path())?;
+        Ok(())
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.process.output()
     }
 
     /// The process that all others are below.
@@ -150,6 +182,19 @@ impl Lasthop {
     pub(crate) fn end(mut self) {
         self.process.end(START);
     }
+}
+
+fn spawn(program: &Path, cores: &[usize], folder: &Path) -> Result<Process> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let words = [
+        path(program),
+        "run".to_owned(),
+        "--config".to_owned(),
+        path(&folder.join(CONFIGURATION)),
+        "--runtime-dir".to_owned(),
+        path(&runtime(folder)),
+    ];
+    Process::start("lasthop", cores, &words, &folder.join("log"))
 }
 
 fn runtime(folder: &Path) -> PathBuf {

@@ -2,37 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use testkit::lean::LeanReport;
 
-use crate::peers::lasthop::Lasthop;
-
-/// The part of `lasthop stats --json` that counts here.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Stats {
-    ports: Vec<PortStats>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PortStats {
-    name: String,
-    from_guest: Traffic,
-    to_guest: Traffic,
-    drops: BTreeMap<String, u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Traffic {
-    packets: u64,
-}
-
-impl Stats {
-    pub(super) fn of(lasthop: &Lasthop) -> Result<Self> {
-        let text = lasthop.ask(&["stats", "--json"])?;
-        serde_json::from_str(&text).context("'lasthop stats --json' is not what it was")
-    }
-}
+use crate::peers::lasthop::{PortStats, Stats};
 
 /// Frames between some ports that nobody else sends to.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, Until};
 
-use super::account::{Account, Stats, Tally};
+use super::account::{Account, Tally};
 use super::{CHURN_SEGMENT, client};
 use crate::experiments::Plan;
-use crate::peers::lasthop::Lasthop;
+use crate::peers::lasthop::{Lasthop, Stats};
 use crate::stop;
 
 /// Frames of each port that are waited for.

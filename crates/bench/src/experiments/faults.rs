@@ -1,0 +1,115 @@
+//! What does a death cost? Each of Lasthop's processes is killed under traffic, again and again, and the gap in the
+//! traffic and the frames that did not arrive are counted.
+//!
+//! ```text
+//!   p0 <----------> p1      two guests, the pair
+//!   p2 <----------> t0      a guest and the host, over a TAP port with its driver
+//! ```
+//! Each kill has a Lasthop of its own: one that was killed a moment ago waits before it starts a process again, and
+//! that wait would be measured. The client is one thread that does everything in turn and never sleeps.
+
+mod outcome;
+mod probe;
+mod stream;
+mod traffic;
+mod trial;
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use self::outcome::Outcome;
+use self::traffic::Host;
+use super::{Plan, progress};
+use crate::peers::lasthop::port_table;
+use crate::placement::pin;
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Victim {
+    Control,
+    Switch,
+    Driver,
+    Supervisor,
+}
+
+impl Victim {
+    const ALL: [Self; 4] = [Self::Control, Self::Switch, Self::Driver, Self::Supervisor];
+
+    /// As tables show it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Switch => "switch",
+            Self::Driver => "driver",
+            Self::Supervisor => "supervisor",
+        }
+    }
+
+    /// As `lasthop status` calls its process.
+    fn process(self) -> String {
+        match self {
+            Self::Driver => format!("driver {}", traffic::TAP),
+            other => other.name().to_owned(),
+        }
+    }
+}
+
+/// Kills each process so many times, in turn, prints the tables and writes every kill to a file.
+///
+/// # Errors
+/// When traffic does not come back.
+pub(crate) fn faults(plan: &Plan, kills: u32) -> Result<()> {
+    // A thread of its own, because it stays on its core.
+    let outcome = std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(plan, kills));
+        client.join().ok().context("a thread panicked")?
+    })?;
+    let path = plan
+        .out
+        .join(format!("{}-faults.json", plan.machine.stamp()));
+    fs::write(&path, serde_json::to_vec_pretty(&outcome)?)
+        .with_context(|| path.display().to_string())?;
+    progress(&format!("{} is written", path.display()));
+    println!("{}", outcome.markdown());
+    Ok(())
+}
+
+fn run(plan: &Plan, kills: u32) -> Result<Outcome> {
+    pin(plan.cores[1])?;
+    let mut outcome = Outcome::new(plan);
+    let host = match Host::new() {
+        Ok(host) => Some(host),
+        Err(error) => {
+            outcome.note(format!("without a TAP port and its driver: {error:#}"));
+            None
+        }
+    };
+    let configuration = configuration(host.as_ref());
+    for kill in 1..=kills {
+        for victim in Victim::ALL {
+            if victim == Victim::Driver && host.is_none() {
+                continue;
+            }
+            let trial = trial::run(plan, victim, &configuration, host.as_ref())
+                .with_context(|| format!("{}, kill {kill}", victim.name()))?;
+            progress(&format!(
+                "faults: kill {kill} of {kills}, {}",
+                trial.summary()
+            ));
+            outcome.add(trial);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Pair and host are in segments of their own, so that neither sees frames of the other.
+fn configuration(host: Option<&Host>) -> String {
+    let segments = ["pair", "host"].map(|name| format!("\n[[segment]]\nname = \"{name}\"\n"));
+    let pair = ["p0", "p1"].map(|port| port_table(port, "pair"));
+    let tap = host.map(|host| port_table("p2", "host") + &host.port_table("host"));
+    let tables = [&segments[..], &pair[..], tap.as_slice()].concat();
+    format!("[switch]\nname = \"faults\"\n{}", tables.concat())
+}
