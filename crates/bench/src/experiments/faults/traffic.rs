@@ -305,9 +305,9 @@ impl<'a> Traffic<'a> {
         {
             match payload_of(&frame) {
                 _ if frame.get(12..14) == Some(&ETHER_ARP[..]) => self.answer_arp(index)?,
-                Ok(payload) => self.see(End::Guest(index), payload),
-                // The host's own noise.
-                Err(_) => {}
+                Ok(payload) if !is_group(&frame) => self.see(End::Guest(index), payload),
+                // The host's own noise: IPv6 looks for routers and neighbours.
+                _ => {}
             }
         }
         self.buffer = frame;
@@ -347,4 +347,9 @@ impl<'a> Traffic<'a> {
             lane.stream.see(payload, Instant::now());
         }
     }
+}
+
+/// Whether a frame is for several: ours never are.
+fn is_group(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|byte| byte & 1 != 0)
 }
