@@ -14,6 +14,7 @@
 
 mod child;
 mod drivers;
+mod notify;
 mod sockets;
 
 use std::fs::File;
@@ -88,7 +89,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     let lock = Lock::take(&runtime_dir)?;
     child::raise_descriptor_limit();
     let mut sockets = Sockets::new(runtime_dir.clone());
-    let api = sockets.listen(API_SOCKET)?;
+    let api = sockets.listen_for_owner(API_SOCKET)?;
     for (at, port) in wanted.ports.iter().enumerate() {
         if control::wanted::listens(port) {
             let bound = sockets.listen(&port.socket);
@@ -194,7 +195,8 @@ fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
             api::v1::Poll::Always => Poll::Always,
         },
         workers: match spec.workers {
-            Workers::Auto => None,
+            // The switch opens no paths, and so does not see a quota.
+            Workers::Auto => Some(datapath::workers::automatic()),
             Workers::Count(count) => Some(count),
         },
     }
@@ -363,6 +365,9 @@ impl Supervisor {
                 out.write_all(b"lasthop: ready\n")
                     .and_then(|()| out.flush()),
             );
+            if let Err(error) = notify::ready() {
+                tracing::warn!("the service manager could not be told: {error}");
+            }
         }
     }
 
