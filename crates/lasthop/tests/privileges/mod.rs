@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 
 use rustix::process::Signal;
 
-use crate::running::{Place, Running, eventually, is_gone, listens};
+use crate::running::{Place, Running, eventually, is_gone, listens, signal};
 use crate::{SWITCH, one_port};
 
 /// "nobody".
@@ -100,7 +100,9 @@ fn they_end_with_the_supervisor_though_they_have_other_users() {
     let lasthop = place.start(&one_port());
     let pids = ["control", "switch"].map(|name| lasthop.pid(name));
     // One that is stopped cannot see that its link is closed.
-    pids.map(|pid| crate::running::signal(pid, Signal::STOP));
+    for pid in pids {
+        signal(pid, Signal::STOP);
+    }
     lasthop.signal(Signal::KILL);
     eventually("both are gone", || pids.into_iter().all(is_gone));
 }
