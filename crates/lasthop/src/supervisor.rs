@@ -20,7 +20,7 @@ mod sockets;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -161,7 +161,12 @@ impl Lock {
     fn take(dir: &Path) -> io::Result<Self> {
         let path = dir.join("lasthop.lock");
         loop {
-            let file = File::create(&path)?;
+            // Who may connect to ports must not be able to take it.
+            let file = File::options()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(&path)?;
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 let text = format!("another Lasthop runs in {}", dir.display());
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));

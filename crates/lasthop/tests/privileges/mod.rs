@@ -151,6 +151,7 @@ fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
         meta.permissions().mode() & 0o777
     };
     assert_eq!(mode("api.sock"), 0o600);
+    assert_eq!(mode("lasthop.lock"), 0o600);
     assert_eq!(mode("vm1.sock"), 0o770);
     lasthop.end(Signal::TERM);
 }
