@@ -21,7 +21,7 @@ use crate::switch::Switch;
 use crate::worker::{self, Notices, Worker, WorkerHandle};
 
 /// Most workers that are started when nobody says how many: forwarding is rarely worth more cores.
-const AUTO_MAX: usize = 8;
+const AUTO_MAX: u16 = 8;
 /// Load of a worker, in frames between two looks, below which nothing is moved: it has time to spare.
 const BUSY: u64 = 100_000;
 
@@ -35,8 +35,17 @@ pub struct Workers {
     homes: RefCell<BTreeMap<Pair, usize>>,
 }
 
+/// How many workers there are when nobody says how many: one for each core that this process may use, at most eight. A quota of
+/// its control group is seen only where paths can be opened.
+#[must_use]
+pub fn automatic() -> u16 {
+    let cores = std::thread::available_parallelism().ok();
+    let cores = cores.and_then(|cores| u16::try_from(cores.get()).ok());
+    cores.unwrap_or(1).min(AUTO_MAX)
+}
+
 impl Workers {
-    /// Starts so many workers; `None`: one for each core that this process may use, at most [`AUTO_MAX`].
+    /// Starts so many workers; `None`: as [`automatic`] says.
     ///
     /// # Errors
     /// The system's refusal of a descriptor or a thread.
@@ -46,8 +55,7 @@ impl Workers {
         counters: &Counters,
         seed: u64,
     ) -> io::Result<(Self, Notices)> {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let count = count.map_or_else(|| cores().min(AUTO_MAX), usize::from);
+        let count = usize::from(count.unwrap_or_else(automatic));
         let switches = (0..count).map(|n| Switch::numbered(counters.clone(), seed, n as u8));
         let (handles, notices) = worker::spawn_all(switches.collect(), poll)?;
         let workers = Self {

@@ -12,16 +12,16 @@
 //!                  worker          one thread for each queue pair
 //!                    queue         driver side of a virtqueue, in a region of shared memory
 //!                    frames        reading and writing the interface, one copy
-//!                  sandbox         everything that is given up before the first frame
+//!                  closing         what is given up last, before the first frame
 //! ```
 
+mod closing;
 pub mod device;
 mod frames;
 mod front;
 mod process;
 mod queue;
 mod region;
-mod sandbox;
 mod worker;
 
 pub use process::run;

@@ -11,10 +11,10 @@ use channel::supervision::{Ask, Tell};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use virtio::features::Features;
 
+use crate::closing;
 use crate::frames::Interface;
 use crate::front::Front;
 use crate::region::Region;
-use crate::sandbox;
 use crate::worker::{Beat, Worker, WorkerError, ring};
 
 /// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
@@ -176,9 +176,9 @@ fn drive(
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
 
-    sandbox::drop_rights(start.port.0).map_err(Ending::Sandbox)?;
+    sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(Ending::Sandbox)?;
     let crew = Crew::muster(workers)?;
-    sandbox::close(region.size(), start.queues).map_err(Ending::Sandbox)?;
+    closing::close(region.size(), start.queues).map_err(Ending::Sandbox)?;
 
     front.negotiate(wanted(start), start.queues)?;
     front.share(&region)?;

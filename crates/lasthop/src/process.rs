@@ -1,4 +1,4 @@
-//! What the mains of control and switch share.
+//! What the mains of control, switch and drivers share.
 
 #[path = "log.rs"]
 mod log;
@@ -8,11 +8,21 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use channel::supervision::LINK_FD;
+use sandbox::Process;
 
-/// Runs a process that the supervisor started.
-pub(crate) fn main(name: &str, run: impl FnOnce(OwnedFd) -> io::Result<()>) -> ExitCode {
+/// Runs a process that the supervisor started. `process`: whose rights are dropped before anything is heard on the link, which
+/// brings all that the process needs; nobody's for a driver, which drops them itself once it has its memory.
+pub(crate) fn main(
+    name: &str,
+    process: Option<Process>,
+    run: impl FnOnce(OwnedFd) -> io::Result<()>,
+) -> ExitCode {
     log::start();
-    match supervision_link().and_then(run) {
+    let link = supervision_link().and_then(|link| {
+        process.map_or(Ok(()), sandbox::drop_rights)?;
+        Ok(link)
+    });
+    match link.and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(writeln!(io::stderr(), "{name}: {error}"));

@@ -16,12 +16,13 @@
 mod child;
 mod deposits;
 mod drivers;
+mod notify;
 mod sockets;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -92,7 +93,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     let lock = Lock::take(&runtime_dir)?;
     child::raise_descriptor_limit();
     let mut sockets = Sockets::new(runtime_dir.clone());
-    let api = sockets.listen(API_SOCKET)?;
+    let api = sockets.listen_for_owner(API_SOCKET)?;
     for (at, port) in wanted.ports.iter().enumerate() {
         if control::wanted::listens(port) {
             let bound = sockets.listen(&port.socket);
@@ -166,7 +167,12 @@ impl Lock {
     fn take(dir: &Path) -> io::Result<Self> {
         let path = dir.join("lasthop.lock");
         loop {
-            let file = File::create(&path)?;
+            // Who may connect to ports must not be able to take it.
+            let file = File::options()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(&path)?;
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 let text = format!("another Lasthop runs in {}", dir.display());
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
@@ -201,7 +207,8 @@ fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
         },
         successor: false,
         workers: match spec.workers {
-            Workers::Auto => None,
+            // The switch opens no paths, and so does not see a quota.
+            Workers::Auto => Some(datapath::workers::automatic()),
             Workers::Count(count) => Some(count),
         },
     }
@@ -392,6 +399,9 @@ impl Supervisor {
                 out.write_all(b"lasthop: ready\n")
                     .and_then(|()| out.flush()),
             );
+            if let Err(error) = notify::ready() {
+                tracing::warn!("the service manager could not be told: {error}");
+            }
         }
     }
 

@@ -306,6 +306,36 @@ fn the_example_of_the_man_page_is_right() {
 }
 
 #[test]
+fn the_package_has_what_its_unit_starts() {
+    let read = |path: &str| {
+        let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(path).unwrap()
+    };
+    let unit = read("../../packaging/lasthop.service");
+    let manifest = read("Cargo.toml");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/"));
+    let words: Vec<&str> = start.unwrap().split(' ').collect();
+    let link = format!(
+        r#"{{ dest = "{}", link_name = "../lib/lasthop/lasthop" }}"#,
+        words[0]
+    );
+    assert!(manifest.contains(&link), "{link}");
+    for name in ["", "-control", "-switch", "-driver"] {
+        let binary = format!(r#"["target/release/lasthop{name}", "usr/lib/lasthop/", "755"]"#);
+        assert!(manifest.contains(&binary), "{binary}");
+    }
+    assert_eq!(words[1..], ["run", "--config", "/etc/lasthop/lasthop.toml"]);
+    let file = r#"["../../packaging/lasthop.toml", "etc/lasthop/lasthop.toml", "644"]"#;
+    assert!(manifest.contains(file));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/lasthop.toml");
+    let mut command = lasthop();
+    command.args(["run", "--check", "--config", file]);
+    command.assert().success();
+}
+
+#[test]
 fn help_and_version() {
     let version = format!("lasthop {}\n", env!("CARGO_PKG_VERSION"));
     lasthop()

@@ -1,5 +1,6 @@
 //! `lasthop run` as a whole: real processes, and everything that can happen to them.
 
+mod privileges;
 mod running;
 
 use std::os::unix::net::UnixListener;

@@ -4,5 +4,9 @@
 mod process;
 
 fn main() -> std::process::ExitCode {
-    process::main("lasthop-control", control::engine::run)
+    process::main(
+        "lasthop-control",
+        Some(sandbox::Process::Control),
+        control::engine::run,
+    )
 }

@@ -4,5 +4,5 @@
 mod process;
 
 fn main() -> std::process::ExitCode {
-    process::main("lasthop-driver", driver::run)
+    process::main("lasthop-driver", None, driver::run)
 }

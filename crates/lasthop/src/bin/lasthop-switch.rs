@@ -4,5 +4,9 @@
 mod process;
 
 fn main() -> std::process::ExitCode {
-    process::main("lasthop-switch", datapath::process::run)
+    process::main(
+        "lasthop-switch",
+        Some(sandbox::Process::Switch),
+        datapath::process::run,
+    )
 }

@@ -241,6 +241,8 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
     let mut command = Command::new(&binary);
     command
         .env(LINK_FD, CHILD_LINK.to_string())
+        // It is not for them to say that all is ready.
+        .env_remove(super::notify::SOCKET)
         .stdin(Stdio::null())
         .process_group(0);
     // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -15,6 +15,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at such a socket.
 const AGAIN: Duration = Duration::from_millis(100);
+
+/// Connections that wait to be accepted; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+/// Modes of a socket, less what the umask takes away: who may write may connect.
+const EVERYBODY: Mode = Mode::from_raw_mode(0o777);
+const OWNER: Mode = Mode::from_raw_mode(0o600);
 
 /// Listening sockets by the path that they were asked for with. They are removed in the end.
 pub(super) struct Sockets {
@@ -46,21 +52,36 @@ impl Sockets {
     /// # Errors
     /// The path is taken or cannot be bound.
     pub(super) fn listen(&mut self, path: &str) -> io::Result<OwnedFd> {
+        self.listen_for(path, EVERYBODY)
+    }
+
+    /// The same, for processes of our own user only, whatever the umask says: who may connect to a guest's port need
+    /// not be one who may change everything.
+    ///
+    /// # Errors
+    /// As [`Sockets::listen`].
+    pub(super) fn listen_for_owner(&mut self, path: &str) -> io::Result<OwnedFd> {
+        self.listen_for(path, OWNER)
+    }
+
+    fn listen_for(&mut self, path: &str, who: Mode) -> io::Result<OwnedFd> {
         if let Some(socket) = self.listening.get(path) {
             return socket.try_clone();
         }
         let full = self.dir.join(path);
         let blame = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
         let taken = |what| blame(format!("{}, which {what}", full.display()));
-        let socket = match UnixListener::bind(&full) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+        let socket = match bind(&full, who) {
+            Err(Errno::ADDRINUSE) => {
                 self.remove_stale(&full).map_err(taken)?;
-                UnixListener::bind(&full)
+                bind(&full, who)
             }
             other => other,
         };
-        let socket = socket.map_err(|e| blame(format!("{}: {e}", full.display())))?;
-        let socket = OwnedFd::from(socket);
+        let socket = socket.map_err(|e| {
+            let error = io::Error::from(e);
+            blame(format!("{}: {error}", full.display()))
+        })?;
         let copy = socket.try_clone()?;
         self.listening.insert(path.to_owned(), socket);
         Ok(copy)
@@ -113,6 +134,20 @@ impl Drop for Sockets {
             let _ = std::fs::remove_file(self.dir.join(path));
         }
     }
+}
+
+/// Binds and listens. The socket has its mode before it has its name: nobody else can be in between.
+fn bind(path: &Path, who: Mode) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::fs::fchmod(&socket, who)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
 }
 
 /// Connects without waiting: a peer whose backlog is full is one that cannot be reached now.

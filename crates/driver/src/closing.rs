@@ -1,0 +1,42 @@
+//! What a driver gives up before the first frame, in two steps around the start of its threads: first what all processes give
+//! up ([`sandbox::drop_rights`]), then what only a driver can do without.
+//!
+//! | what | how |
+//! |---|---|
+//! | memory | 32 MiB of heap and the shared region |
+//! | the rest | no new process or thread, few descriptors |
+//! | system calls | a list, each with its reason: [`filter`] |
+
+mod filter;
+
+use std::io;
+
+use rustix::process::Resource;
+
+/// Descriptors that a driver may have: what it has, and some for messages.
+const DESCRIPTORS: u64 = 1024;
+/// Memory of its own, bytes.
+const HEAP: u64 = 32 << 20;
+/// Of each thread, with a guard.
+const STACK: u64 = 4 << 20;
+/// Address space that the allocator reserves for a thread, and for what is mapped from files.
+const ARENA: u64 = 128 << 20;
+const ADDRESSES: u64 = 256 << 20;
+
+/// Second step, with all threads: limits, and no system call that is not on the list. `shared` are the bytes of the
+/// region, which is in a sealed file; `threads` are those beside the main thread.
+///
+/// # Errors
+/// What should always be possible is not.
+pub(crate) fn close(shared: u64, threads: u16) -> io::Result<()> {
+    let threads = u64::from(threads);
+    for (resource, most) in [
+        (Resource::Data, HEAP + threads * STACK),
+        (Resource::As, shared + ADDRESSES + threads * (STACK + ARENA)),
+        (Resource::Nproc, 0),
+        (Resource::Nofile, DESCRIPTORS),
+    ] {
+        sandbox::limit(resource, most)?;
+    }
+    sandbox::filter::install(filter::LIST)
+}

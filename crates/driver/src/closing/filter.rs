@@ -1,0 +1,65 @@
+//! The system calls that a driver may make once it is set up; any other ends it.
+//!
+//! There is no call here that opens, creates, connects, starts or traces anything, changes a descriptor's settings, or
+//! reads a file's name. What a driver has when the list comes into force is all that it ever has.
+
+use sandbox::filter::{Allowed, call, memory};
+
+/// The list. The calls for each frame come first, because it is gone through from the start.
+#[rustfmt::skip]
+pub(crate) const LIST: &[Allowed] = &[
+    call(libc::SYS_read, "frames of a TAP device; answers of the switch"),
+    call(libc::SYS_write, "frames for a TAP device; kicks; the log"),
+    call(libc::SYS_recvmmsg, "frames of a packet socket"),
+    call(libc::SYS_sendmmsg, "frames for a packet socket"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_epoll_wait, "waiting for frames and buffers"),
+    call(libc::SYS_epoll_pwait, "the same, where there is no epoll_wait"),
+    call(libc::SYS_epoll_ctl, "whether room in the interface is to be told"),
+    call(libc::SYS_recvmsg, "the supervisor's messages"),
+    call(libc::SYS_sendmsg, "pongs and last words; setting up queues with the switch"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_poll, "waiting for the supervisor and the switch"),
+    call(libc::SYS_ppoll, "the same, where there is no poll"),
+    call(libc::SYS_recvfrom, "answers of the switch, by the standard library's read"),
+    call(libc::SYS_close, "what was handed to the switch; descriptors nobody asked for"),
+    call(libc::SYS_futex, "threads that wait for one another"),
+    call(libc::SYS_sched_yield, "the same"),
+    call(libc::SYS_clock_gettime, "times in the log, where the vDSO has no clock"),
+    call(libc::SYS_writev, "the log, where it is written in pieces"),
+    call(libc::SYS_getrandom, "seeds of the standard library's hash tables"),
+    call(libc::SYS_brk, "the allocator"),
+    memory(libc::SYS_mmap, "the allocator; nothing executable"),
+    memory(libc::SYS_mprotect, "the allocator; nothing executable"),
+    call(libc::SYS_munmap, "the allocator; a thread's stack at its end"),
+    call(libc::SYS_mremap, "the allocator"),
+    call(libc::SYS_madvise, "the allocator; a thread's stack at its end"),
+    call(libc::SYS_sigaltstack, "a thread's end"),
+    call(libc::SYS_rt_sigprocmask, "the same; abort"),
+    call(libc::SYS_sched_getaffinity, "the allocator counts processors for its arenas"),
+    call(libc::SYS_rt_sigaction, "abort"),
+    call(libc::SYS_rt_sigreturn, "the end of a signal handler"),
+    call(libc::SYS_getpid, "abort"),
+    call(libc::SYS_gettid, "abort"),
+    call(libc::SYS_tgkill, "abort"),
+    call(libc::SYS_restart_syscall, "a call that a stop signal interrupted"),
+    call(libc::SYS_exit, "the end of a thread"),
+    call(libc::SYS_exit_group, "the end"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_opened_or_started() {
+        for number in [
+            libc::SYS_openat,
+            libc::SYS_socket,
+            libc::SYS_execve,
+            libc::SYS_ioctl,
+        ] {
+            assert!(LIST.iter().all(|allowed| allowed.number() != number));
+        }
+    }
+}

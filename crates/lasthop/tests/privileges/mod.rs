@@ -1,0 +1,178 @@
+//! What control and the switch may do once they run, and what Lasthop needs: nothing, without interfaces of the host.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+
+use rustix::process::Signal;
+
+use crate::running::{Place, Running, eventually, is_gone, listens, signal};
+use crate::{SWITCH, one_port};
+
+/// "nobody".
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The value of a line of `/proc/PID/status` (proc_pid_status(5)).
+fn status_line(pid: i32, name: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(key, _)| *key == name).unwrap();
+    value.trim().to_owned()
+}
+
+/// The four ids (real, effective, saved, of the file system), which must be one.
+fn only_id(pid: i32, name: &str) -> u32 {
+    let line = status_line(pid, name);
+    let ids: Vec<u32> = line
+        .split_whitespace()
+        .map(|id| id.parse().unwrap())
+        .collect();
+    assert_eq!(ids, [ids[0]; 4], "{name}");
+    ids[0]
+}
+
+fn soft_and_hard_limit(pid: i32, name: &str) -> [String; 2] {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let mut values = line.unwrap().split_whitespace().map(str::to_owned);
+    [values.next().unwrap(), values.next().unwrap()]
+}
+
+fn has_no_rights(pid: i32) {
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        let bits = u64::from_str_radix(&status_line(pid, set), 16);
+        assert_eq!(bits, Ok(0), "{set}");
+    }
+    assert_eq!(status_line(pid, "NoNewPrivs"), "1");
+    for name in ["Max core file size", "Max locked memory"] {
+        assert_eq!(soft_and_hard_limit(pid, name), ["0", "0"], "{name}");
+    }
+}
+
+/// The user ids of control and the switch, which must have no rights.
+fn ids(lasthop: &Running) -> [u32; 2] {
+    ["control", "switch"].map(|name| {
+        let pid = lasthop.pid(name);
+        has_no_rights(pid);
+        let id = only_id(pid, "Uid");
+        assert_eq!(only_id(pid, "Gid"), id);
+        id
+    })
+}
+
+#[test]
+fn control_and_switch_have_no_rights() {
+    let place = Place::new();
+    let mut lasthop = place.start(&one_port());
+    let own = rustix::process::geteuid().as_raw();
+    let [control, switch] = ids(&lasthop);
+    if is_root() {
+        assert_ne!(control, own);
+        assert_ne!(switch, own);
+        for name in ["control", "switch"] {
+            assert_eq!(status_line(lasthop.pid(name), "Groups"), "");
+        }
+    } else {
+        eprintln!("not root: both keep the user id of who started them");
+        assert_eq!([control, switch], [own; 2]);
+    }
+    // Their successors too; and what needs a path is done for them.
+    lasthop.kill_and_wait("control");
+    lasthop.kill_and_wait("switch");
+    eventually("it is as before", || {
+        lasthop.cli("port show vm1").status.success()
+    });
+    assert_eq!(ids(&lasthop), [control, switch]);
+    lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock --segment blue");
+    assert!(listens(&place.run_dir().join("vm2.sock")));
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn they_end_with_the_supervisor_though_they_have_other_users() {
+    let place = Place::new();
+    let lasthop = place.start(&one_port());
+    let pids = ["control", "switch"].map(|name| lasthop.pid(name));
+    // One that is stopped cannot see that its link is closed.
+    for pid in pids {
+        signal(pid, Signal::STOP);
+    }
+    lasthop.signal(Signal::KILL);
+    eventually("both are gone", || pids.into_iter().all(is_gone));
+}
+
+#[test]
+fn without_root_it_runs_all_the_same() {
+    if !is_root() {
+        eprintln!("skipped: every other test of this file runs without root here");
+        return;
+    }
+    let place = Place::new();
+    let world =
+        |path: &std::path::Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+    let mut command = place.command(&one_port());
+    world(place.path("").as_path()).unwrap();
+    fs::create_dir(place.run_dir()).unwrap();
+    chown(place.run_dir(), Some(NOBODY), Some(NOBODY)).unwrap();
+    command.uid(NOBODY).gid(NOBODY);
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    assert_eq!(ids(&lasthop), [NOBODY; 2]);
+    lasthop.kill_and_wait("switch");
+    eventually("it is as before", || {
+        lasthop.cli("port show vm1").status.success()
+    });
+    assert_eq!(lasthop.state("vm1"), "waiting");
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
+    let place = Place::new();
+    let mut command = place.command(&one_port());
+    // SAFETY: umask is async-signal-safe and cannot fail.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o007));
+            Ok(())
+        });
+    }
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    let mode = |name| {
+        let meta = fs::metadata(place.run_dir().join(name)).unwrap();
+        meta.permissions().mode() & 0o777
+    };
+    assert_eq!(mode("api.sock"), 0o600);
+    assert_eq!(mode("lasthop.lock"), 0o600);
+    assert_eq!(mode("vm1.sock"), 0o770);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_service_manager_is_told_once() {
+    let place = Place::new();
+    let path = place.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let mut command = place.command(SWITCH);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    let mut words = [0; 64];
+    let length = manager.recv(&mut words).unwrap();
+    assert_eq!(&words[..length], b"READY=1");
+    let environment = fs::read(format!("/proc/{}/environ", lasthop.pid("control"))).unwrap();
+    assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"));
+    lasthop.kill_and_wait("control");
+    eventually("it answers", || lasthop.cli("status").status.success());
+    lasthop.end(Signal::TERM);
+    manager.set_nonblocking(true).unwrap();
+    assert!(manager.recv(&mut words).is_err(), "nothing more is said");
+}

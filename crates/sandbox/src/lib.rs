@@ -1,0 +1,150 @@
+//! What a process of ours gives up, so that who takes it over has little.
+//!
+//! | what | how | where it cannot be had |
+//! |---|---|---|
+//! | identity | a user and group id of its own, no groups | not root, or root of a user namespace without such ids: it keeps the supervisor's |
+//! | capabilities | none in any set, none to be had again (`no_new_privs`) | - |
+//! | namespaces | empty network, IPC and UTS namespaces | without `CAP_SYS_ADMIN` |
+//! | files | Landlock without a single rule: no path can be opened | a kernel without Landlock |
+//! | limits | no core file, no locked memory, no higher priority: [`CLOSED_TO_ALL`] | - |
+//! | system calls | a list, each with its reason: [`filter`] | - |
+//!
+//! What cannot be had for want of rights or of a newer kernel is logged; everything else that fails is an error, which
+//! is to end the process.
+
+pub mod filter;
+mod landlock;
+
+use std::io;
+
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+
+/// User and group ids of drivers start here, far from those that anybody hands out: 2^30 and some.
+const DRIVERS: u32 = 0x4c48_0000;
+/// Those of the switch and of control lie before.
+const SWITCH: u32 = DRIVERS - 1;
+const CONTROL: u32 = DRIVERS - 2;
+/// "nobody": where ids are mapped to a smaller range, as in a container.
+const NOBODY: u32 = 65534;
+
+/// What no process needs that was started by the supervisor.
+const CLOSED_TO_ALL: [Resource; 4] = [
+    Resource::Core,
+    Resource::Memlock,
+    Resource::Rtprio,
+    Resource::Nice,
+];
+
+/// Whose rights are dropped: each has a user id of its own, so that none can signal or trace another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Process {
+    /// It forwards.
+    Switch,
+    /// It decides.
+    Control,
+    /// It moves the frames of the port with this number.
+    Driver(u32),
+}
+
+impl Process {
+    /// Its user id and group id.
+    #[must_use]
+    pub fn id(self) -> u32 {
+        match self {
+            Self::Switch => SWITCH,
+            Self::Control => CONTROL,
+            Self::Driver(port) => DRIVERS + port,
+        }
+    }
+}
+
+/// Gives up identity, capabilities, namespaces, files and [`CLOSED_TO_ALL`]. The process must have one thread still: those that it
+/// starts inherit what is left.
+///
+/// # Errors
+/// What should always be possible is not.
+pub fn drop_rights(process: Process) -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    if rustix::process::geteuid().is_root() {
+        leave_namespaces();
+        if let Err(error) = change_identity(process) {
+            tracing::warn!("no user id of its own: {error}");
+        }
+    }
+    landlock::deny_all()?;
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    rustix::thread::set_capabilities(None, none)?;
+    for resource in CLOSED_TO_ALL {
+        limit(resource, 0)?;
+    }
+    // Another identity clears it. If the supervisor died meanwhile, its end of the link is closed.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(())
+}
+
+/// Lowers both limits of a resource (getrlimit(2), in its units); what is lower already stays.
+///
+/// # Errors
+/// The system's refusal.
+pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
+    let now = getrlimit(resource).maximum;
+    let most = Some(now.map_or(most, |now| now.min(most)));
+    let new = Rlimit {
+        current: most,
+        maximum: most,
+    };
+    Ok(setrlimit(resource, new)?)
+}
+
+/// An empty network, no System V IPC, no host name. Descriptors of an interface keep theirs.
+fn leave_namespaces() {
+    for (flag, what) in [
+        (UnshareFlags::NEWNET, "network"),
+        (UnshareFlags::NEWIPC, "IPC"),
+        (UnshareFlags::NEWUTS, "UTS"),
+    ] {
+        // SAFETY: none of these flags is `FILES`; the process has one thread still.
+        if let Err(error) = unsafe { rustix::thread::unshare_unsafe(flag) } {
+            tracing::info!("no {what} namespace of its own: {error}");
+        }
+    }
+}
+
+/// Takes an id that nobody else has.
+fn change_identity(process: Process) -> io::Result<()> {
+    rustix::thread::set_thread_groups(&[])?;
+    for id in [process.id(), NOBODY] {
+        let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+        match rustix::thread::set_thread_res_gid(group, group, group) {
+            Ok(()) => return Ok(rustix::thread::set_thread_res_uid(user, user, user)?),
+            Err(error) => tracing::info!("no group id {id}: {error}"),
+        }
+    }
+    Err(io::ErrorKind::PermissionDenied.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_has_an_id_of_its_own() {
+        let all = [
+            Process::Switch,
+            Process::Control,
+            Process::Driver(0),
+            Process::Driver(1),
+        ];
+        let mut ids: Vec<_> = all.into_iter().map(Process::id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 4);
+        assert!(ids.iter().all(|id| *id > 1 << 30 && *id < 1 << 31));
+    }
+}
