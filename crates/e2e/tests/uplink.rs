@@ -339,8 +339,7 @@ fn a_trunk_uplink_carries_tags() {
     let here = host_with_trunk(&blue, &plain, 1, "up0", &host);
     let there = host_with_trunk(&far_blue, &far_plain, 9, "wire0", &far);
     for lasthop in [&here, &there] {
-        let status = lasthop.wait_port("uplink", "up");
-        assert_eq!(status["queue_pairs"], 2, "{status}");
+        pairs_run(lasthop, "uplink", 2);
     }
     turn.step("the tagged segment, both ways");
     let before = here.stats();
@@ -697,6 +696,13 @@ fn what_the_interface_refuses_is_counted() {
     lasthop.stop();
 }
 
+/// Waits until so many queue pairs of a port run. It is up with the first queue already.
+fn pairs_run(lasthop: &Lasthop, port: &str, pairs: u64) {
+    eventually("all queue pairs run", SOON, || {
+        (lasthop.port(port)["queue_pairs"] == pairs).then_some(())
+    });
+}
+
 /// A configured MTU makes the switch drop what is too long, by name.
 fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
     lasthop.ok(&["port", "set", "uplink", "--mtu", "1000"]);
@@ -729,8 +735,7 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
     ]
     .concat();
     let lasthop = Lasthop::start(&config);
-    let status = lasthop.wait_port("t1", "up");
-    assert_eq!(status["queue_pairs"], 4);
+    pairs_run(&lasthop, "t1", 4);
     assert!(a.ip("address show t0").contains("fd00::1/64"));
     a.ip("address add 10.1.0.1/24 dev t0");
     transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
@@ -789,9 +794,7 @@ fn as_many_queues_as_a_port_may_have() {
     ]
     .concat();
     let lasthop = Lasthop::start(&config);
-    eventually("all 64 run", SOON, || {
-        (lasthop.port("t0")["queue_pairs"] == 64).then_some(())
-    });
+    pairs_run(&lasthop, "t0", 64);
     transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
     transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
     assert_eq!(lasthop.port("t0")["driver_process"]["restarts"], 0);
