@@ -118,8 +118,9 @@ impl<P: Port> Fabric<P> {
     pub(crate) fn execute_runs(&mut self, runs: &[Run], batch: &mut Batch, from: PortId) {
         for run in runs {
             let mut frames = run.frames.clone();
+            let ready = self.retag(run, batch);
             loop {
-                frames.start += self.pass_on(run, frames.clone(), batch);
+                frames.start += self.pass_on(run.action, frames.start..ready, batch);
                 let Some(index) = frames.next() else {
                     break;
                 };
@@ -135,11 +136,27 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Delivers frames of a run that need no change but of their tag, to a receiver with one queue: almost every
-    /// frame. Returns how many it did, up to the first one that is not of this kind.
-    #[inline]
-    fn pass_on(&mut self, run: &Run, mut frames: Range<usize>, batch: &mut Batch) -> usize {
+    /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
+    /// that receiver is full. Returns the index of the first one that was left as it is.
+    fn retag(&mut self, run: &Run, batch: &mut Batch) -> usize {
+        let frames = run.frames.clone();
         let Action::Unicast { port: to, tag } = run.action else {
+            return frames.start;
+        };
+        if self.slot(to).is_none_or(|slot| slot.port.pairs() != 1) {
+            return frames.start;
+        }
+        if run.tagged || tag.is_some() {
+            return frames.start + batch.retag(frames, tag);
+        }
+        frames.end
+    }
+
+    /// Delivers frames that need no change to a receiver with one queue: almost every frame. Returns how many it
+    /// did, up to the first one that is not of this kind.
+    #[inline]
+    fn pass_on(&mut self, action: Action, frames: Range<usize>, batch: &Batch) -> usize {
+        let Action::Unicast { port: to, tag } = action else {
             return 0;
         };
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
@@ -147,9 +164,6 @@ impl<P: Port> Fabric<P> {
         };
         if slot.port.pairs() != 1 || slot.unflushed == 0 {
             return 0;
-        }
-        if run.tagged || tag.is_some() {
-            frames.end = frames.start + batch.retag(frames.clone(), tag);
         }
         let pieces = batch.pieces(frames, slot.port.mtu() + link_header(tag));
         let done = slot.port.deliver_pieces(0, pieces);

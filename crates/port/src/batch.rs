@@ -241,8 +241,23 @@ impl Batch {
     /// When the batch is full.
     #[inline]
     pub unsafe fn push(&mut self, range: Range<u32>, skip: u32, len: u32, offload: Offload) {
-        let frame = &mut self.frames[self.len];
         let segments = &self.segments[range.start as usize..range.end as usize];
+        if let [only] = segments
+            && only.len >= skip + len
+            && offload.is_nothing()
+        {
+            let whole = Whole {
+                at: range.start,
+                from: only.ptr.wrapping_add(skip as usize),
+                skip,
+                len,
+            };
+            // SAFETY: passed on to our caller.
+            let pushed = unsafe { self.push_wholes(|_| std::iter::once(whole)) };
+            assert_eq!(pushed, 1, "the batch is full");
+            return;
+        }
+        let frame = &mut self.frames[self.len];
         let depth = if offload.is_nothing() {
             self.depth
         } else {
@@ -250,22 +265,10 @@ impl Batch {
         };
         let snapshot = frame.headers.fill((len as usize).min(depth));
         let held = snapshot.len() as u32;
-        match segments {
-            // SAFETY: our caller says that the piece is mapped; the snapshot is `held` bytes long.
-            [only] if only.len >= skip + held => unsafe {
-                copy_bytes(
-                    only.ptr.wrapping_add(skip as usize),
-                    snapshot.as_mut_ptr(),
-                    held as usize,
-                );
-            },
-            _ => {
-                // SAFETY: passed on to our caller.
-                let mut cursor = unsafe { Cursor::new(segments) };
-                cursor.skip(skip);
-                cursor.read(snapshot);
-            }
-        }
+        // SAFETY: passed on to our caller.
+        let mut cursor = unsafe { Cursor::new(segments) };
+        cursor.skip(skip);
+        cursor.read(snapshot);
         frame.offload = offload;
         frame.segments = range;
         frame.skip = skip + held;

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use channel::records::{Answer, Upcall};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
-use port::counters::Counters;
+use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
-use port::{Accepts, Batch, DropReason, Offload, Outgoing, Port, PortId, REASONS};
+use port::{Accepts, Batch, DropReason, Offload, Outgoing, Payload, Pieces, Port, PortId, REASONS};
 use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::MacAddr;
@@ -50,6 +50,9 @@ fn model() -> Model {
     }
 }
 
+/// Frames that a port takes the short way at a time: few, so that the long way stands between them.
+const PIECES: usize = 3;
+
 /// A port that a test can reach into while the switch has it.
 #[derive(Clone, Debug)]
 pub(super) struct TestPort(Rc<RefCell<State>>);
@@ -59,6 +62,8 @@ struct State {
     port: LoopbackPort,
     mtu: u32,
     pairs: u16,
+    /// Frames that it takes at most until they are looked at.
+    room: usize,
     /// Frames delivered to each pair since its last flush, and flushes.
     unflushed: u64,
     by_pair: Vec<u64>,
@@ -70,6 +75,7 @@ impl TestPort {
             port: LoopbackPort::new(false),
             mtu: u32::from(u16::MAX),
             pairs: 1,
+            room: usize::MAX,
             unflushed: 0,
             by_pair: vec![0; 64],
         })))
@@ -85,6 +91,10 @@ impl TestPort {
 
     pub(super) fn set_pairs(&self, pairs: u16) {
         self.0.borrow_mut().pairs = pairs;
+    }
+
+    pub(super) fn set_room(&self, room: usize) {
+        self.0.borrow_mut().room = room;
     }
 
     pub(super) fn by_pair(&self) -> Vec<u64> {
@@ -135,9 +145,32 @@ impl Port for TestPort {
         self.0.borrow_mut().port.release(pair);
     }
 
+    fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
+        let mut done = Traffic::default();
+        for piece in frames.take(PIECES) {
+            // SAFETY: the batch that it is of is not cleared before this returns.
+            let rest = unsafe { std::slice::from_raw_parts(piece.rest, piece.rest_len as usize) };
+            let whole = [piece.head, rest].concat();
+            let frame = Outgoing {
+                headers: &whole,
+                payload: &Payload::empty(),
+                offload: Offload::default(),
+            };
+            if self.deliver(pair, &frame).is_err() {
+                break;
+            }
+            done.packets += 1;
+            done.bytes += whole.len() as u64;
+        }
+        done
+    }
+
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let mut state = self.0.borrow_mut();
         state.unflushed |= 1 << pair;
+        if state.port.delivered.len() >= state.room {
+            return Err(DropReason::ReceiverFull);
+        }
         state.port.deliver(pair, frame)?;
         state.by_pair[usize::from(pair)] += 1;
         Ok(())
@@ -174,6 +207,10 @@ impl Port for Any {
 
     fn release(&mut self, pair: u16) {
         self.0.release(pair);
+    }
+
+    fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
+        self.0.deliver_pieces(pair, frames)
     }
 
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {

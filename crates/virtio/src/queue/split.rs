@@ -8,7 +8,7 @@ use memory::{GuestMemory, Segment};
 use super::descriptor::{Desc, Gather, INDIRECT, KIND, NEXT, WRITE};
 use super::event::need_event;
 use super::inflight::split::Tracker;
-use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, SegRange, Taken};
+use super::{Chain, Inflight, Layout, Limit, MAX_CHAIN_BYTES, QueueFault, Ring, Taken};
 use crate::features::Features;
 
 mod rings;
@@ -201,12 +201,7 @@ impl SplitQueue {
         if let Some(segment) = self.plain::<WRITABLE>(&desc) {
             let start = segs.len() as u32;
             segs.push(segment);
-            return Ok(Chain {
-                id: head,
-                count: 1,
-                segs: SegRange { start, len: 1 },
-                bytes: desc.len,
-            });
+            return Ok(Chain::of_one(head, start, segment));
         }
         let chain = self.fetch_long(head, desc, WRITABLE, segs)?;
         Ok(chain.lifted())
