@@ -59,8 +59,8 @@ struct Arguments {
     /// The core of the client
     #[arg(long, default_value_t = 1, value_name = "CORE")]
     client_core: usize,
-    /// Directory with the binaries `lasthop`, `lasthop-control` and `lasthop-switch`; default: where
-    /// lasthop-bench lies
+    /// Directory with the binaries `lasthop`, `lasthop-control`, `lasthop-switch` and `lasthop-driver`; default:
+    /// where lasthop-bench lies
     #[arg(long, value_name = "DIR", env = "LASTHOP_BIN")]
     bin: Option<PathBuf>,
     /// Where JSON and plots are written

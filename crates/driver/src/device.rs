@@ -45,7 +45,7 @@ pub(crate) fn context<T>(
         let error: io::Error = error.into();
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                " (this needs root, or CAP_NET_ADMIN and CAP_NET_RAW)"
+                " (this needs root, or CAP_NET_ADMIN and CAP_NET_RAW; in another namespace CAP_SYS_ADMIN)"
             }
             _ => "",
         };

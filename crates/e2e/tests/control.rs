@@ -25,7 +25,7 @@ kind = "vhost-user"
 socket = "vm2.sock"
 "#;
 
-/// The longest that new flows may take to work again, as the issue asks.
+/// The longest that new flows may take to work again.
 const RECOVERY: Duration = Duration::from_millis(500);
 
 #[test]

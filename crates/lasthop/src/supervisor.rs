@@ -4,13 +4,13 @@
 //! processes, and starts those. From then on it only waits: for their requests, their deaths, and a signal.
 //!
 //! ```text
-//! control dies   a new one is started at once (later and later if that goes on), with a new link to the
-//!                switch; the switch goes on meanwhile
+//! control dies   a new one is started at once (later and later if it dies before it is ready), with a new link to
+//!                the switch; the switch goes on meanwhile
 //! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
 //!                sets the switch up, and guests go on
 //! driver dies    see [`drivers`]
-//! SIGTERM, SIGINT, SIGHUP   both are told to stop, sockets are removed, exit status 0
-//! we die         both get SIGKILL from the kernel
+//! SIGTERM, SIGINT, SIGHUP   all are told to stop, sockets are removed, exit status 0
+//! we die         all get SIGKILL from the kernel
 //! ```
 
 mod child;

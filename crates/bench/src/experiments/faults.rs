@@ -5,8 +5,8 @@
 //!   p0 <----------> p1      two guests, the pair
 //!   p2 <----------> t0      a guest and the host, over a TAP port with its driver
 //! ```
-//! Each kill has a Lasthop of its own: one that was killed a moment ago waits before it starts a process again, and
-//! that wait would be measured. The client is one thread that does everything in turn and never sleeps.
+//! Each kill has a Lasthop of its own: who starts a driver again and again waits before the next, and that wait would
+//! be measured. The client is one thread that does everything in turn and never sleeps.
 
 mod outcome;
 mod probe;

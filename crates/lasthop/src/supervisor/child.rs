@@ -158,7 +158,7 @@ impl Child {
         let started = |a: Alive| a.proved || a.since.elapsed() >= STEADY;
         let started = self.alive.take().is_some_and(started);
         self.failures = if started { 0 } else { self.failures + 1 };
-        // The first time at once; then 10 ms, 20 ms, ...
+        // The first time at once; then 20 ms, 40 ms, ...
         let delay = match self.failures {
             0 | 1 => Duration::ZERO,
             n => Duration::from_millis(5 << n.min(10)).min(MAX_DELAY),
