@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -26,6 +26,11 @@ const MAX_INLINE: usize = 128 * 1024;
 const INLINE: u8 = 0;
 /// First byte of a datagram: the message is in a memory file, the last of its descriptors.
 const IN_FILE: u8 = 1;
+
+/// What nobody can change any more.
+const SEALED: SealFlags = SealFlags::WRITE
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW);
 
 /// One end: sends `Out`, receives `In`.
 #[derive(Debug)]
@@ -167,11 +172,11 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         }
         let datagram = &self.buffer[..got.bytes];
         let message = match datagram {
-            [INLINE, bytes @ ..] => postcard::from_bytes(bytes),
-            [IN_FILE] => postcard::from_bytes(&from_file(fds.pop())?),
+            [INLINE, bytes @ ..] => parse(bytes)?,
+            [IN_FILE] => parse(&from_file(fds.pop())?)?,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
-        Ok(Received::Message(message.map_err(io::Error::other)?, fds))
+        Ok(Received::Message(message, fds))
     }
 }
 
@@ -180,18 +185,36 @@ fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
         let text = "message too long";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
-    let fd = rustix::fs::memfd_create("lasthop-message", MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(fd);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create("lasthop-message", flags)?);
     file.write_all(bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SEALED)?;
     Ok(file.into())
 }
 
+/// Reads a message that came in a file. It has to be a sealed memory file: a read of anything else may block, and what
+/// can still be written is not one message.
 fn from_file(fd: Option<OwnedFd>) -> io::Result<Vec<u8>> {
     let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
+    if !rustix::fs::fcntl_get_seals(&file)?.contains(SEALED) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let len = file.metadata()?.len();
+    if len > MAX_MESSAGE as u64 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     file.seek(SeekFrom::Start(0))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_MESSAGE as u64).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::with_capacity(len as usize);
+    file.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A message and nothing behind it.
+fn parse<In: DeserializeOwned>(bytes: &[u8]) -> io::Result<In> {
+    match postcard::take_from_bytes(bytes).map_err(io::Error::other)? {
+        (message, []) => Ok(message),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 impl<Out, In> AsFd for Link<Out, In> {

@@ -1,4 +1,9 @@
-use std::os::fd::AsFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::*;
 use crate::link::{Link, Received};
@@ -39,6 +44,67 @@ fn a_message_that_is_none_is_an_error() {
     assert!(parent.recv().is_err());
     parent.set_nonblocking().unwrap();
     assert!(matches!(parent.recv().unwrap(), Received::Nothing));
+}
+
+/// Sends a datagram that says that its message is in this file.
+fn send_file(to: &OwnedFd, file: BorrowedFd<'_>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [file];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let flags = SendFlags::empty();
+    rustix::net::sendmsg(to, &[IoSlice::new(&[1])], &mut control, flags).unwrap();
+}
+
+#[test]
+fn a_long_message_travels_in_a_file() {
+    let (child, mut parent) = links();
+    let path = "x".repeat(1 << 20);
+    child
+        .send(&Ask::Listen { path: path.clone() }, &[])
+        .unwrap();
+    match parent.recv().unwrap() {
+        Received::Message(Ask::Listen { path: came }, fds) => {
+            assert!(came == path && fds.is_empty());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_that_could_block_or_change_is_no_message() {
+    let (a, b) = link::pair().unwrap();
+    let mut parent: Link<Tell, Ask> = Link::new(b);
+    // A read of it would never return.
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    send_file(&a, event.as_fd());
+    assert!(parent.recv().is_err());
+    // As `Ask::Ready` is, but not sealed.
+    let memory = rustix::fs::memfd_create("m", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::io::write(&memory, &[0]).unwrap();
+    send_file(&a, memory.as_fd());
+    assert!(parent.recv().is_err());
+    rustix::fs::fcntl_add_seals(
+        &memory,
+        SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW,
+    )
+    .unwrap();
+    send_file(&a, memory.as_fd());
+    let ready = parent.recv().unwrap();
+    assert!(
+        matches!(ready, Received::Message(Ask::Ready, _)),
+        "{ready:?}"
+    );
+}
+
+#[test]
+fn a_message_with_something_behind_it_is_none() {
+    let (a, b) = link::pair().unwrap();
+    let mut parent: Link<Tell, Ask> = Link::new(b);
+    for (bytes, good) in [(&[0, 0][..], true), (&[0, 0, 0], false)] {
+        rustix::net::send(&a, bytes, SendFlags::empty()).unwrap();
+        assert_eq!(parent.recv().is_ok(), good, "{bytes:?}");
+    }
 }
 
 #[test]

@@ -45,6 +45,8 @@ use sockets::Sockets;
 
 /// How long the others may take to end by themselves.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// Messages of one child in a row, before others have their turn.
+const MESSAGES: usize = 64;
 
 /// What `lasthop run` was told.
 pub(crate) struct RunArgs {
@@ -267,7 +269,7 @@ impl Supervisor {
                 return Ok(());
             }
             for kind in heard {
-                self.hear(kind)?;
+                self.hear(kind, MESSAGES)?;
             }
             self.restart_dead()?;
             for answer in self.drivers.turn() {
@@ -277,8 +279,12 @@ impl Supervisor {
         }
     }
 
-    fn hear(&mut self, kind: Kind) -> io::Result<()> {
-        while let Some((ask, fds)) = self.child(kind).hear() {
+    /// Follows up to `most` messages of a child: one that never stops must not keep us from the others.
+    fn hear(&mut self, kind: Kind, most: usize) -> io::Result<()> {
+        for _ in 0..most {
+            let Some((ask, fds)) = self.child(kind).hear() else {
+                break;
+            };
             self.answer(kind, ask, fds)?;
         }
         Ok(())
@@ -333,6 +339,11 @@ impl Supervisor {
     }
 
     fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
+        if !kind.may_ask(&ask) {
+            tracing::error!("{kind} asks for what is not its own, and is ended");
+            self.child(kind).kill();
+            return Ok(());
+        }
         match ask {
             Ask::Ready => {
                 self.control.prove();
@@ -372,7 +383,8 @@ impl Supervisor {
                 let states = self.drivers.states();
                 self.reply(kind, &Tell::DriverStates(states), &[]);
             }
-            Ask::Pong(_) | Ask::DriverEnds { .. } => tracing::warn!("{kind} is no driver"),
+            // Of drivers, which `drivers` hears.
+            Ask::Pong(_) | Ask::DriverEnds { .. } => {}
             Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
             Ask::KeepRecord {
                 port,
@@ -444,7 +456,7 @@ impl Supervisor {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };
-        self.hear(Kind::Switch)?;
+        self.hear(Kind::Switch, usize::MAX)?;
         self.deposits.blame(status, &self.marks);
         self.settings.successor = true;
         Ok(self.switch.reap())

@@ -31,6 +31,24 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whether a request is one that such a child makes. Neither control nor the switch has to be trusted with what only the
+    /// other one needs: paths, interfaces, descriptors of guests.
+    pub(super) fn may_ask(self, ask: &Ask) -> bool {
+        let asker = match ask {
+            Ask::Ready
+            | Ask::Listen { .. }
+            | Ask::Unlisten { .. }
+            | Ask::Processes
+            | Ask::Drivers(_)
+            | Ask::DriverStates => Kind::Control,
+            Ask::Dial { .. } | Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => {
+                Kind::Switch
+            }
+            Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
+        };
+        self == asker
+    }
+
     fn binary(self) -> &'static str {
         match self {
             Kind::Control => "lasthop-control",
@@ -317,4 +335,26 @@ pub(super) fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     // The soft limit that we had will do otherwise.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use port::PortId;
+
+    use super::*;
+
+    #[test]
+    fn nobody_asks_for_what_is_anothers() {
+        let path = || "/somewhere".to_owned();
+        let port = PortId(1);
+        for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
+            assert!(Kind::Control.may_ask(&ask));
+            assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
+        }
+        let path = path();
+        for ask in [Ask::Dial { port, path }, Ask::Forget { port }] {
+            assert!(Kind::Switch.may_ask(&ask));
+            assert!(!Kind::Control.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
+        }
+    }
 }
