@@ -97,11 +97,12 @@ pub struct Engine {
     heard: Duration,
 }
 
-/// Runs control until the supervisor ends it or is gone. `link` is the supervision link.
+/// Runs control until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once everything
+/// is set up, before a client is heard.
 ///
 /// # Errors
 /// What keeps it from starting, or the loss of the switch.
-pub fn run(link: OwnedFd) -> io::Result<()> {
+pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut engine, api) = Engine::start(Link::new(link))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -109,6 +110,7 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
     runtime.block_on(async {
         let (handle, commands) = engine_channel(COMMANDS);
         let listener = server::listener(api)?;
+        close()?;
         tokio::spawn(server::serve(listener, handle, std::future::pending()));
         engine.supervisor.ready()?;
         engine.serve(commands).await

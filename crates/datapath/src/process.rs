@@ -56,11 +56,12 @@ struct Process {
     stop: bool,
 }
 
-/// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link.
+/// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once all
+/// threads run, before a front end is heard.
 ///
 /// # Errors
 /// What keeps the process from starting or from waiting for events.
-pub fn run(link: OwnedFd) -> io::Result<()> {
+pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let mut supervisor = SupervisorLink::new(link);
     let Received::Message(Tell::StartSwitch(settings), fds) = supervisor.recv()? else {
         return Err(io::Error::other("the supervisor did not say how to start"));
@@ -74,6 +75,8 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
     let (workers, notices) =
         Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
     workers.set_marks(&marks);
+    // Each answers once it runs.
+    workers.each(|_| ());
     let deposits = Deposits::new(supervisor.as_fd().try_clone_to_owned()?);
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(
@@ -83,6 +86,7 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         EventFlags::IN,
     )?;
     epoll::add(&epoll, &notices, Token::Notices.encode(), EventFlags::IN)?;
+    close()?;
     let mut process = Process {
         epoll,
         supervisor,

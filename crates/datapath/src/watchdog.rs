@@ -9,8 +9,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ thread_local! {
 
 /// Gives the calling thread a watchdog, for as long as it lives.
 ///
+/// It has started when this returns: nothing is left to be set up for it.
+///
 /// # Errors
 /// The system's refusal of a signal handler or a thread.
 pub fn guard_this_thread() -> io::Result<()> {
@@ -64,9 +66,15 @@ pub fn guard_this_thread() -> io::Result<()> {
     let beat = Arc::new(Beat::default());
     let watched = Arc::clone(&beat);
     let thread = rustix::thread::gettid();
+    let started = Arc::new(Barrier::new(2));
+    let running = Arc::clone(&started);
     let handle = std::thread::Builder::new()
         .name("watchdog".into())
-        .spawn(move || watch(&watched, thread))?;
+        .spawn(move || {
+            running.wait();
+            watch(&watched, thread);
+        })?;
+    started.wait();
     GUARDED.with_borrow_mut(|guarded| {
         *guarded = Some(Guarded {
             beat,

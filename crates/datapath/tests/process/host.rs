@@ -182,7 +182,9 @@ impl Host {
             uses: Vec::new(),
             states: Vec::new(),
             figures: SwitchFigures::default(),
-            switch: Some(std::thread::spawn(move || datapath::process::run(theirs))),
+            switch: Some(std::thread::spawn(move || {
+                datapath::process::run(theirs, || Ok(()))
+            })),
             dialer: Some(dial(ours)),
             dir,
         };

@@ -3,10 +3,38 @@
 #[path = "../process.rs"]
 mod process;
 
+use sandbox::filter::{self, Allowed, RUNTIME, call};
+
+/// What control calls beside [`RUNTIME`] once it serves its API.
+#[rustfmt::skip]
+const LIST: &[Allowed] = &[
+    call(libc::SYS_epoll_pwait, "waiting for everybody"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_epoll_wait, "the same"),
+    call(libc::SYS_read, "requests; rings' bells"),
+    call(libc::SYS_recvmsg, "messages of the switch and of the supervisor"),
+    call(libc::SYS_sendmsg, "messages to them"),
+    #[cfg(target_arch = "x86_64")]
+    call(libc::SYS_poll, "answers that are waited for"),
+    call(libc::SYS_ppoll, "the same"),
+    call(libc::SYS_recvfrom, "requests"),
+    call(libc::SYS_sendto, "answers"),
+    call(libc::SYS_accept4, "clients of the API"),
+    call(libc::SYS_getsockopt, "whether a client's connection has failed"),
+    call(libc::SYS_shutdown, "the end of an answer"),
+    call(libc::SYS_epoll_ctl, "clients come and go"),
+    call(libc::SYS_close, "clients; sockets that were handed on"),
+    call(libc::SYS_fcntl, "descriptors that do not wait"),
+    call(libc::SYS_ioctl, "the same"),
+    call(libc::SYS_pread64, "the state file"),
+    call(libc::SYS_pwrite64, "the state file"),
+    call(libc::SYS_ftruncate, "the state file"),
+    call(libc::SYS_fstat, "the state file's length"),
+    call(libc::SYS_memfd_create, "a message that is too long for the link"),
+];
+
 fn main() -> std::process::ExitCode {
-    process::main(
-        "lasthop-control",
-        Some(sandbox::Process::Control),
-        control::engine::run,
-    )
+    process::main("lasthop-control", Some(sandbox::Process::Control), |link| {
+        control::engine::run(link, || filter::install(&[LIST, RUNTIME].concat()))
+    })
 }

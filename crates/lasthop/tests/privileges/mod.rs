@@ -49,6 +49,11 @@ fn has_no_rights(pid: i32) {
         assert_eq!(bits, Ok(0), "{set}");
     }
     assert_eq!(status_line(pid, "NoNewPrivs"), "1");
+    // Calls are filtered (SECCOMP_MODE_FILTER), by each thread.
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let thread = task.unwrap().file_name().into_string().unwrap();
+        assert_eq!(status_line(thread.parse().unwrap(), "Seccomp"), "2");
+    }
     for name in ["Max core file size", "Max locked memory"] {
         assert_eq!(soft_and_hard_limit(pid, name), ["0", "0"], "{name}");
     }
