@@ -1,6 +1,6 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
-.PHONY: help setup build demo test check unit instructions e2e bench soak faults deb miri fuzz clean
+.PHONY: help setup build demo test check unit instructions e2e bench soak faults chaos deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -44,6 +44,10 @@ soak: build ## Ten minutes of full load while ports come and go: no frame may be
 faults: build ## Kill each process a hundred times under traffic: gap and frames lost; or make faults QUICK=1
 	cargo build --release --package lasthop-bench
 	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) faults
+
+chaos: build ## Ten minutes of random kills, reboots, ports and memory that come and go; or make chaos MINUTES=120
+	cargo build --release --package lasthop-bench
+	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" chaos --minutes $(or $(MINUTES),10)
 
 deb: build ## A Debian package with unit file, man pages and completions: target/debian/
 	@cargo deb --version >/dev/null 2>&1 || { echo "error: no cargo-deb: 'cargo install cargo-deb --locked'" >&2; exit 1; }

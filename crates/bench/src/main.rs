@@ -5,7 +5,7 @@
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
 //!   clients       what sends frames through them
-//!   placement, procfs, hugepages, folders, namespace, process     the machine
+//!   placement, procfs, footprint, hugepages, folders, namespace, process     the machine
 //!   statistics, report, plot                  what is made of the samples
 //! ```
 //!
@@ -17,6 +17,7 @@
 mod clients;
 mod experiments;
 mod folders;
+mod footprint;
 mod hugepages;
 mod machine;
 mod namespace;
@@ -42,12 +43,12 @@ use crate::experiments::Plan;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 struct Arguments {
-    /// What to run; everything but `soak` and `faults` when nothing is named
+    /// What to run; everything but `soak`, `faults` and `chaos` when nothing is named
     experiments: Vec<Experiment>,
     /// Fewer and shorter samples: a first look in three or four minutes instead of half an hour
     #[arg(long)]
     quick: bool,
-    /// How long `soak` runs
+    /// How long `soak` and `chaos` run
     #[arg(long, default_value_t = 10.0, value_name = "MINUTES", value_parser = minutes)]
     minutes: f64,
     /// How often `faults` kills each process; default: 100, or 5 with --quick
@@ -95,12 +96,14 @@ enum Experiment {
     Soak,
     /// Each of Lasthop's processes killed under traffic: how long is the gap, what is lost? Only when named
     Faults,
+    /// Processes killed, guests rebooted, ports and memory plugged, all at random and all at once. Only when named
+    Chaos,
 }
 
 impl Experiment {
     /// Whether it is left out unless it is named: it compares nothing, or takes its time.
     fn only_when_named(self) -> bool {
-        matches!(self, Self::Soak | Self::Faults)
+        matches!(self, Self::Soak | Self::Faults | Self::Chaos)
     }
 }
 
@@ -130,6 +133,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     folders::clean();
     let plan = Plan::new(&arguments)?;
     std::fs::create_dir_all(&plan.out)?;
+    let minutes = Duration::from_secs_f64(60.0 * arguments.minutes);
     let mut wanted = arguments.experiments.clone();
     if wanted.is_empty() {
         wanted = Experiment::value_variants().to_vec();
@@ -150,13 +154,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,
             Experiment::Soak => {
-                let time = Duration::from_secs_f64(60.0 * arguments.minutes);
-                experiments::soak::soak(&plan, time)?;
+                experiments::soak::soak(&plan, minutes)?;
                 continue;
             }
             Experiment::Faults => {
                 let quick = if plan.quick { 5 } else { 100 };
                 experiments::faults::faults(&plan, arguments.kills.unwrap_or(quick))?;
+                continue;
+            }
+            Experiment::Chaos => {
+                experiments::faults::chaos::chaos(&plan, minutes)?;
                 continue;
             }
         };

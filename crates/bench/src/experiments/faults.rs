@@ -8,6 +8,7 @@
 //! Each kill has a Lasthop of its own: who starts a driver again and again waits before the next, and that wait would
 //! be measured. The client is one thread that does everything in turn and never sleeps.
 
+pub(crate) mod chaos;
 mod outcome;
 mod probe;
 mod stream;

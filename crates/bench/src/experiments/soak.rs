@@ -14,8 +14,9 @@ use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
 use self::account::Account;
 use self::churn::Churn;
-use self::outcome::{Footprint, Outcome};
+use self::outcome::Outcome;
 use super::{Plan, progress};
+use crate::footprint::Footprint;
 use crate::peers::lasthop::{Lasthop, Stats, port_table};
 use crate::stop;
 

@@ -148,14 +148,18 @@ impl Seat {
     /// Dials again where the connection has ended.
     fn look(&mut self) {
         if self.connected && self.is_closed() {
-            self.guest.crash();
-            self.connected = false;
-            self.redials += 1;
+            self.lose();
         }
         if !self.connected {
             // Nobody there yet is no news.
             self.connected = self.dial().is_ok();
         }
+    }
+
+    fn lose(&mut self) {
+        self.guest.crash();
+        self.connected = false;
+        self.redials += 1;
     }
 
     fn is_closed(&mut self) -> bool {
@@ -251,6 +255,33 @@ impl<'a> Traffic<'a> {
         all.filter(|(_, seat)| seat.redials > 0)
             .map(|(index, _)| index)
             .collect()
+    }
+
+    /// New connections of all guests together.
+    pub(super) fn redials(&self) -> u64 {
+        self.seats.iter().map(|seat| u64::from(seat.redials)).sum()
+    }
+
+    /// A guest resets its device and starts it again; whether it was connected.
+    ///
+    /// # Errors
+    /// When the connection ends over it.
+    pub(super) fn reboot(&mut self, guest: usize) -> Result<bool> {
+        let seat = &mut self.seats[guest];
+        if seat.connected {
+            seat.guest.reset()?;
+        }
+        Ok(seat.connected)
+    }
+
+    /// A guest's VMM goes away, and comes back as soon as it can; whether it was there.
+    pub(super) fn crash(&mut self, guest: usize) -> bool {
+        let seat = &mut self.seats[guest];
+        let was_connected = seat.connected;
+        if was_connected {
+            seat.lose();
+        }
+        was_connected
     }
 
     /// Sends what is due, takes what has arrived, and dials where a connection has ended.

@@ -1,12 +1,12 @@
 //! What a soak reports: the books, and what Lasthop's processes held before and after.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::account::{Account, Tally};
+use crate::footprint::{self, Growth};
 use crate::machine::Machine;
-use crate::procfs;
 use crate::report::table;
 
 const MISSING: &str = "Missing is sent less received and dropped. Of clients that left abruptly nobody can count the last \
@@ -14,41 +14,6 @@ const MISSING: &str = "Missing is sent less received and dropped. Of clients tha
 
 /// A number of an account.
 type Count = fn(&Account) -> u64;
-
-/// Memory and descriptors of processes, by name.
-#[derive(Debug)]
-pub(super) struct Footprint(BTreeMap<String, [u64; 2]>);
-
-impl Footprint {
-    /// Of a process and all below it.
-    pub(super) fn of(pid: u32) -> Self {
-        let mut family = procfs::descendants(pid);
-        family.push(pid);
-        let one = |pid| {
-            let held = [procfs::memory_kib(pid)?, procfs::descriptors(pid)?];
-            Some((procfs::name(pid)?, held))
-        };
-        Self(family.into_iter().filter_map(one).collect())
-    }
-
-    pub(super) fn growth_to(&self, after: &Self) -> Vec<Growth> {
-        let one = |(process, &before): (&String, &[u64; 2])| Growth {
-            process: process.clone(),
-            before,
-            after: after.0.get(process).copied(),
-        };
-        self.0.iter().map(one).collect()
-    }
-}
-
-/// KiB of memory and number of descriptors of one process.
-#[derive(Debug, Serialize)]
-pub(super) struct Growth {
-    process: String,
-    before: [u64; 2],
-    /// None when it is gone.
-    after: Option<[u64; 2]>,
-}
 
 /// All that is reported.
 #[derive(Debug, Serialize)]
@@ -77,7 +42,7 @@ impl Outcome {
             self.churn.ports,
             self.churn.abrupt,
             self.books(),
-            self.footprint(),
+            footprint::table(&self.growth),
         )
     }
 
@@ -111,32 +76,6 @@ impl Outcome {
         ];
         table(&head.map(str::to_owned), &rows)
     }
-
-    fn footprint(&self) -> String {
-        let head = [
-            "process",
-            "memory before, KiB",
-            "after",
-            "descriptors before",
-            "after",
-        ];
-        let line = |growth: &Growth| {
-            let [memory, descriptors] = growth.after.map_or_else(
-                || ["gone", "gone"].map(str::to_owned),
-                |held| held.map(|n| n.to_string()),
-            );
-            let [memory_before, descriptors_before] = growth.before.map(|n| n.to_string());
-            vec![
-                growth.process.clone(),
-                memory_before,
-                memory,
-                descriptors_before,
-                descriptors,
-            ]
-        };
-        let rows: Vec<Vec<String>> = self.growth.iter().map(line).collect();
-        table(&head.map(str::to_owned), &rows)
-    }
 }
 
 fn row(name: &str, numbers: [u64; 3]) -> Vec<String> {
@@ -147,12 +86,15 @@ fn row(name: &str, numbers: [u64; 3]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::footprint::Footprint;
 
     #[test]
     fn what_is_missing_comes_first() {
-        let before = Footprint(BTreeMap::from([("lasthop".to_owned(), [500, 18])]));
-        let after = Footprint(BTreeMap::from([("lasthop".to_owned(), [508, 19])]));
+        let before = Footprint::of_one("lasthop", [500, 18]);
+        let after = Footprint::of_one("lasthop", [508, 19]);
         let outcome = Outcome {
             machine: Machine::here(),
             seconds: 90.0,
