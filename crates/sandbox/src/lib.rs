@@ -104,6 +104,7 @@ pub fn limit(resource: Resource, most: u64) -> io::Result<()> {
 
 /// An empty network, no System V IPC, no host name. Descriptors of an interface keep theirs.
 fn leave_namespaces() {
+    let mut kept = Vec::new();
     for (flag, what) in [
         (UnshareFlags::NEWNET, "network"),
         (UnshareFlags::NEWIPC, "IPC"),
@@ -111,8 +112,11 @@ fn leave_namespaces() {
     ] {
         // SAFETY: none of these flags is `FILES`; the process has one thread still.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(flag) } {
-            tracing::info!("no {what} namespace of its own: {error}");
+            kept.push(format!("{what}: {error}"));
         }
+    }
+    if !kept.is_empty() {
+        tracing::info!("not all namespaces of its own ({})", kept.join("; "));
     }
 }
 

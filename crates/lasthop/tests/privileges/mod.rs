@@ -1,7 +1,7 @@
 //! What control and the switch may do once they run, and what Lasthop needs: nothing, without interfaces of the host.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 
@@ -180,4 +180,27 @@ fn a_service_manager_is_told_once() {
     lasthop.end(Signal::TERM);
     manager.set_nonblocking(true).unwrap();
     assert!(manager.recv(&mut words).is_err(), "nothing more is said");
+}
+
+#[test]
+fn the_journal_is_told_priorities_and_knows_the_time() {
+    // Another stream than the log's was inherited from somebody else.
+    for is_journal in [true, false] {
+        let place = Place::new();
+        let log = fs::File::create(place.path("log")).unwrap();
+        let log = log.metadata().unwrap();
+        let inode = log.ino() + u64::from(!is_journal);
+        let mut command = place.command(SWITCH);
+        command.env("JOURNAL_STREAM", format!("{}:{inode}", log.dev()));
+        let mut lasthop = place.spawn(command);
+        lasthop.wait_ready();
+        lasthop.kill_and_wait("switch");
+        eventually("that is logged", || {
+            let log = lasthop.log();
+            let mut lines = log.lines();
+            let line = lines.find(|line| line.contains("switch ended"));
+            line.is_some_and(|line| line.starts_with("<4>lasthop::") == is_journal)
+        });
+        lasthop.end(Signal::TERM);
+    }
 }
