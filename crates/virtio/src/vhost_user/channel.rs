@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 
 use super::connection::transmit;
 use super::message::{HEADER_LEN, Header};
@@ -18,13 +20,18 @@ pub struct BackendChannel {
 }
 
 impl BackendChannel {
-    /// Takes over what the front end sent; that it is a socket shows when it is used.
-    #[must_use]
-    pub fn new(socket: OwnedFd) -> Self {
-        BackendChannel {
+    /// Takes over what the front end sent.
+    ///
+    /// # Errors
+    /// It is no Unix socket, as text. Anything else could keep us waiting when it is written.
+    pub fn new(socket: OwnedFd) -> Result<Self, String> {
+        if socket_domain(&socket) != Ok(AddressFamily::UNIX) {
+            return Err("the descriptor is no Unix socket".into());
+        }
+        Ok(BackendChannel {
             socket,
             broken: false,
-        }
+        })
     }
 
     /// Tells the front end that the configuration space changed
@@ -42,7 +49,7 @@ impl BackendChannel {
         match transmit(&self.socket, &bytes, None) {
             Ok(HEADER_LEN) => true,
             Err(Errno::AGAIN | Errno::INTR) => false,
-            // Part of a message, or no socket: what follows could not be understood.
+            // Part of a message: what follows could not be understood.
             Ok(_) | Err(_) => {
                 self.broken = true;
                 false

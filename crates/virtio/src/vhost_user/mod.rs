@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | bytes of one message | header, then at most [`MAX_PAYLOAD`]; refused before a payload byte is read | [`Connection::recv`] |
 //! | descriptors of one message | at most [`MAX_FDS`], then as many as the message's row allows; all others are closed | [`Connection::recv`], table |
-//! | descriptors kept | kick, call and error per queue, log, request channel; a new one closes the old one | queues |
+//! | descriptors kept | kick, call and error per queue, log, request channel, each found to be of its kind first; a new one closes the old one | queues |
 //! | descriptors kept for a successor | those of the record, by [`Backend::keep`]: the above, and a file a region, the log, the inflight area | record |
 //! | our time | nothing blocks: reads and writes are non-blocking, one message per call | [`Connection`] |
 //! | our output | one reply; nothing more is read until it is gone | [`Connection::recv`] |

@@ -15,7 +15,7 @@ use super::queues::Vring;
 use super::session::Session;
 
 /// Version of the encoding; a record of any other one is refused.
-pub const RECORD_VERSION: u16 = 1;
+pub const RECORD_VERSION: u16 = 2;
 
 /// A descriptor that is kept elsewhere too, under a number.
 #[derive(Debug)]
@@ -34,7 +34,6 @@ pub(super) struct Record {
     pub(super) config: [u8; NET_CONFIG_LEN],
     pub(super) regions: Vec<(RegionDesc, u64)>,
     pub(super) log: Option<(LogDesc, u64)>,
-    pub(super) log_fd: Option<u64>,
     pub(super) inflight: Option<(InflightDesc, u64)>,
     pub(super) channel: Option<u64>,
     pub(super) vrings: Vec<VringRecord>,
@@ -103,7 +102,7 @@ impl Record {
         let regions = self.regions.iter().map(|(_, file)| *file);
         let log = self.log.map(|(_, file)| file);
         let inflight = self.inflight.map(|(_, file)| file);
-        let single = [log, self.log_fd, inflight, self.channel];
+        let single = [log, inflight, self.channel];
         let of_vrings = self.vrings.iter().flat_map(|v| [v.kick, v.call, v.err]);
         let some = single.into_iter().chain(of_vrings).flatten();
         regions.chain(some).collect()
@@ -156,7 +155,6 @@ impl Session {
             config: self.config.0,
             regions: self.regions.iter().map(region).collect(),
             log: self.log_file.as_ref().map(log),
-            log_fd: self.log_fd.as_ref().map(|kept| kept.number),
             inflight: self.inflight.as_ref().map(|area| (area.desc, area.file)),
             channel: self.channel.as_ref().map(|(_, number)| *number),
             vrings: self.queues.iter().map(VringRecord::of).collect(),

@@ -8,7 +8,6 @@ use memory::{DirtyLog, GuestMemory, MAX_REGIONS, Region};
 use super::backend::Backend;
 use super::fault::Refusal;
 use super::message::{LogDesc, Payload, Reader, RegionDesc};
-use super::record::Kept;
 use super::session::{Answer, Request, Session};
 
 /// Most guest memory of one port. A front end can name terabytes that it does not have (sparse files, the same
@@ -35,6 +34,7 @@ pub(super) struct Mapped {
 pub(super) struct FileId(u64, u64);
 
 impl FileId {
+    /// Of a file that is mapped: any other may be on a file system that answers when it likes.
     fn of(fd: &OwnedFd) -> Result<Self, Refusal> {
         let stat = rustix::fs::fstat(fd).map_err(|e| e.to_string())?;
         Ok(FileId(stat.st_dev, stat.st_ino))
@@ -118,14 +118,12 @@ impl Session {
     /// Maps a region of a file, which is kept.
     fn map(
         &mut self,
-        fd: OwnedFd,
+        fd: &OwnedFd,
         desc: &RegionDesc,
         backend: &mut dyn Backend,
     ) -> Result<Mapped, Refusal> {
-        let file = self.next_number;
-        let keep = fd.try_clone().map_err(|e| e.to_string())?;
-        let mapped = map(fd, desc, file)?;
-        self.keep(&keep, backend);
+        let mapped = map(fd, desc, self.next_number)?;
+        self.keep(fd, backend);
         Ok(mapped)
     }
 }
@@ -139,14 +137,14 @@ fn check_budget(size: u64) -> Result<(), Refusal> {
 }
 
 /// Maps a region of the file with this number.
-pub(super) fn map(fd: OwnedFd, desc: &RegionDesc, file: u64) -> Result<Mapped, Refusal> {
-    let id = FileId::of(&fd)?;
-    let region = Region::map(fd, desc.gpa, desc.size, desc.uva, desc.offset);
+pub(super) fn map(fd: &OwnedFd, desc: &RegionDesc, file: u64) -> Result<Mapped, Refusal> {
+    let copy = fd.try_clone().map_err(|e| e.to_string())?;
+    let region = Region::map(copy, desc.gpa, desc.size, desc.uva, desc.offset);
     Ok(Mapped {
         region: Arc::new(region.map_err(|e| e.to_string())?),
         offset: desc.offset,
         file,
-        id,
+        id: FileId::of(fd)?,
     })
 }
 
@@ -171,7 +169,7 @@ pub(super) fn set_table(
     let mut regions = Vec::with_capacity(count);
     for fd in request.fds {
         let desc = RegionDesc::parse(&mut reader).ok_or("payload too short")?;
-        regions.push(session.map(fd, &desc, backend)?);
+        regions.push(session.map(&fd, &desc, backend)?);
     }
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
@@ -213,7 +211,7 @@ pub(super) fn add_region(
     if before.is_none() && regions.len() >= MAX_REGIONS {
         return Err(format!("{MAX_REGIONS} memory regions are there already").into());
     }
-    let region = session.map(fd, &desc, backend)?;
+    let region = session.map(&fd, &desc, backend)?;
     match before {
         Some(at) => regions[at] = region,
         None => regions.push(region),
@@ -249,20 +247,17 @@ pub(super) fn set_log_base(
     let desc: LogDesc = request.parse()?;
     let fd = request.fds.pop().ok_or("no file descriptor")?;
     let keep = fd.try_clone().map_err(|e| e.to_string())?;
-    let file = session.keep(&keep, backend);
-    session.map_log(fd, &desc, file)?;
+    session.map_log(fd, &desc, session.next_number)?;
+    session.keep(&keep, backend);
     session.update_log(backend);
     Ok(Answer::payload(request.payload))
 }
 
-/// `SET_LOG_FD`: kept and not written; the front end looks at the log by itself.
+/// `SET_LOG_FD`: closed and never written; the front end looks at the log by itself.
 pub(super) fn set_log_fd(
-    session: &mut Session,
-    mut request: Request,
-    backend: &mut dyn Backend,
+    _: &mut Session,
+    _: Request,
+    _: &mut dyn Backend,
 ) -> Result<Answer, Refusal> {
-    let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let number = session.keep(&fd, backend);
-    session.log_fd = Some(Kept { number, fd });
     Ok(Answer::Done)
 }

@@ -110,17 +110,13 @@ impl Session {
             let fd = files.take(*file)?;
             self.map_log(fd, desc, *file)?;
         }
-        if let Some(number) = record.log_fd {
-            let fd = files.take(number)?;
-            self.log_fd = Some(Kept { number, fd });
-        }
         if let Some((desc, file)) = record.inflight {
             let fd = files.take(file)?;
             inflight::map(self, desc, fd, file)?;
         }
         if let Some(number) = record.channel {
             let fd = files.take(number)?;
-            self.channel = Some((BackendChannel::new(fd), number));
+            self.channel = Some((BackendChannel::new(fd)?, number));
         }
         Ok(())
     }
@@ -139,7 +135,7 @@ impl Session {
         }
         let mut all = Vec::with_capacity(record.regions.len());
         for (desc, file) in &record.regions {
-            all.push(regions::map(files.take(*file)?, desc, *file)?);
+            all.push(regions::map(&files.take(*file)?, desc, *file)?);
         }
         self.install_regions(all, backend)
     }

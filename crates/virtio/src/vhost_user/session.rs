@@ -15,7 +15,6 @@ use super::message::{
     F_LOG_ALL, F_PROTOCOL_FEATURES, Message, Payload, ProtocolFeatures, Reader, Reply,
 };
 use super::queues::{QueueInfo, Vring};
-use super::record::Kept;
 use super::regions::{LogFile, Mapped};
 use super::table::{self, Answered, Legal, Row};
 use crate::features::Features;
@@ -48,7 +47,6 @@ pub struct Session {
     pub(super) log: Option<Arc<DirtyLog>>,
     /// Where `log` came from.
     pub(super) log_file: Option<LogFile>,
-    pub(super) log_fd: Option<Kept>,
     pub(super) inflight: Option<InflightArea>,
     /// With the number of its descriptor.
     pub(super) channel: Option<(BackendChannel, u64)>,
@@ -136,7 +134,6 @@ impl Session {
             regions: Vec::new(),
             log: None,
             log_file: None,
-            log_fd: None,
             inflight: None,
             channel: None,
             queues: (0..count).map(|_| Vring::default()).collect(),
@@ -442,15 +439,17 @@ pub(super) fn set_mtu(
     Ok(Answer::Done)
 }
 
-/// `SET_BACKEND_REQ_FD`; a channel that was there is closed.
+/// `SET_BACKEND_REQ_FD`; a channel that was there is closed. What is no socket is refused.
 pub(super) fn set_backend_req_fd(
     session: &mut Session,
     mut request: Request,
     backend: &mut dyn Backend,
 ) -> Outcome {
     let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let number = session.keep(&fd, backend);
-    session.channel = Some((BackendChannel::new(fd), number));
+    let keep = fd.try_clone().map_err(|e| e.to_string())?;
+    let channel = BackendChannel::new(fd)?;
+    let number = session.keep(&keep, backend);
+    session.channel = Some((channel, number));
     Ok(Answer::Done)
 }
 

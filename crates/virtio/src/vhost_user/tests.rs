@@ -7,6 +7,7 @@ mod negotiation;
 mod record;
 mod table;
 mod threats;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -305,6 +306,11 @@ pub(super) fn memfd(size: u64) -> OwnedFd {
     let fd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
     rustix::fs::ftruncate(&fd, size).expect("its size");
     fd
+}
+
+pub(super) fn socket() -> OwnedFd {
+    let (one, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    one.into()
 }
 
 pub(super) fn event() -> OwnedFd {

@@ -91,10 +91,9 @@ impl Kept {
         let files = vec![memfd(MEM), memfd(MEM + 4096)];
         kept.tell(code::SET_MEM_TABLE, table, files);
         kept.tell(code::SET_LOG_BASE, u64s(&[4096, 0]), vec![memfd(4096)]);
-        kept.tell(code::SET_LOG_FD, vec![], vec![event()]);
         let area = inflight(1 << 20, 0, 4, 256);
         kept.tell(code::SET_INFLIGHT_FD, area, vec![memfd(1 << 20)]);
-        kept.tell(code::SET_BACKEND_REQ_FD, vec![], vec![event()]);
+        kept.tell(code::SET_BACKEND_REQ_FD, vec![], vec![socket()]);
         for index in [0, 1] {
             let at = u64::from(index);
             kept.tell(code::SET_VRING_CALL, u64s(&[at]), vec![event()]);
@@ -220,7 +219,7 @@ fn another_version_is_refused() {
 #[test]
 fn what_no_front_end_could_have_brought_about_is_refused() {
     type Spoil = fn(&mut Record);
-    let table: [(&str, Spoil); 12] = [
+    let table: [(&str, Spoil); 13] = [
         ("not offered", |r| r.acked = Some(u64::MAX)),
         ("not offered", |r| r.protocol = Some(u64::MAX)),
         ("port has 4", |r| r.vrings.truncate(2)),
@@ -230,7 +229,8 @@ fn what_no_front_end_could_have_brought_about_is_refused() {
         ("no eventfd", |r| {
             r.vrings[0].kick = r.regions.pop().map(|r| r.1)
         }),
-        ("its numbers", |r| r.log_fd = Some(u64::MAX)),
+        ("its numbers", |r| r.channel = Some(u64::MAX)),
+        ("no Unix socket", |r| r.channel = r.vrings[0].call.take()),
         ("", |r| r.regions[0].0.size = u64::MAX),
         ("", |r| r.regions[1].0.gpa = r.regions[0].0.gpa),
         ("", |r| r.inflight.as_mut().expect("set").0.queues = 999),
@@ -245,6 +245,39 @@ fn what_no_front_end_could_have_brought_about_is_refused() {
         let reason = session.expect_err("it is refused");
         assert!(reason.contains(words), "{words}: {reason}");
         assert!(keeper.recorder.running.is_empty(), "{words}");
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_which_nobody_knows_what_it_is() {
+    let region = [GPA, MEM, UVA, 0];
+    let messages = [
+        (code::SET_MEM_TABLE, mem_table(&[region])),
+        (code::ADD_MEM_REG, single(region)),
+        (code::SET_LOG_BASE, u64s(&[4096, 0])),
+        (code::SET_LOG_FD, vec![]),
+        (code::SET_INFLIGHT_FD, inflight(1 << 20, 0, 4, 256)),
+        (code::SET_BACKEND_REQ_FD, vec![]),
+        (code::SET_VRING_KICK, u64s(&[0])),
+        (code::SET_VRING_CALL, u64s(&[0])),
+        (code::SET_VRING_ERR, u64s(&[0])),
+    ];
+    for (code, payload) in messages {
+        let mut kept = Kept::new();
+        let protocol = ProtocolFeatures::all().bits();
+        kept.tell(code::SET_PROTOCOL_FEATURES, u64s(&[protocol]), vec![]);
+        let features = Features::VERSION_1.bits() | F_PROTOCOL_FEATURES;
+        kept.tell(code::SET_FEATURES, u64s(&[features]), vec![]);
+        let message = Message {
+            code,
+            need_reply: false,
+            payload,
+        };
+        let (pipe, watch) = watched();
+        let done = kept.session.handle(message, vec![pipe], &mut kept.keeper);
+        assert!(done.is_err() || code == code::SET_LOG_FD, "message {code}");
+        assert!(kept.keeper.kept.is_empty(), "message {code}");
+        assert!(is_closed(&watch), "message {code}");
     }
 }
 

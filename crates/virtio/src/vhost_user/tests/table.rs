@@ -28,6 +28,7 @@ fn example(row: &Row) -> (Vec<u8>, Vec<OwnedFd>) {
         code::ADD_MEM_REG => (single([0, 4096, 0x1000, 0]), vec![memfd(4096)]),
         code::REM_MEM_REG => plain(single([GPA, MEM, UVA, 0])),
         code::SET_STATUS => plain(u64s(&[3])),
+        code::SET_BACKEND_REQ_FD => (vec![], vec![socket()]),
         _ => match (row.size, row.fds, row.legal) {
             (Size::Exact(0), Fds::None, _) => plain(vec![]),
             (Size::Exact(0), Fds::One, _) => (vec![], vec![event()]),
