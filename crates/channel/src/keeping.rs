@@ -76,11 +76,26 @@ impl ConnectionRecord {
     }
 }
 
-/// Bytes of the file of marks: one `u64` for each thread, the session thread's first. 0: it serves nobody; else the
-/// number of the port that it serves, plus one. The supervisor reads them when the switch has died of itself.
+/// Bytes of the file of marks, in which the switch says whom it serves; the supervisor reads them when the switch has
+/// died of itself. It is an array of `u64`:
+///
+/// ```text
+/// 0       the culprit: 0, or what the mark of the first thread said that noticed its own death
+/// 1       the mark of the session thread
+/// 2 + n   the mark of worker n
+/// ```
+///
+/// The lower half of a mark is the number of the port that its thread serves, plus one, or 0 for nobody. The upper half
+/// counts: a mark that stays the same belongs to a thread that does not get on.
 pub const MARKS: u64 = 4096;
+/// The place of the culprit.
+const CULPRIT: usize = 0;
 /// Threads that have a mark.
-const THREADS: usize = MARKS as usize / 8;
+const THREADS: usize = MARKS as usize / 8 - 1;
+/// The culprit, where the thread that died served nobody.
+const NOBODY: u64 = u64::MAX;
+/// One more in the upper half of a mark.
+const ONCE: u64 = 1 << 32;
 
 /// The marks, in the process that makes them.
 #[derive(Clone, Debug)]
@@ -107,7 +122,7 @@ impl Marks {
 }
 
 /// One thread's mark.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Mark {
     marks: Arc<Mapping>,
     thread: usize,
@@ -115,38 +130,75 @@ pub struct Mark {
 
 impl Mark {
     #[inline]
-    fn word(&self) -> &AtomicU64 {
+    fn word(&self, at: usize) -> &AtomicU64 {
         let words = self.marks.as_ptr().cast::<u64>();
-        // SAFETY: `thread` is below THREADS, so the word is inside the mapping, which is page-aligned and lives as
-        // long as `marks`.
-        unsafe { AtomicU64::from_ptr(words.wrapping_add(self.thread)) }
+        // SAFETY: `at` is CULPRIT or 1 + `thread`, at most THREADS, so the word is inside the mapping, which is
+        // page-aligned and lives as long as `marks`.
+        unsafe { AtomicU64::from_ptr(words.wrapping_add(at)) }
+    }
+
+    #[inline]
+    fn own(&self) -> &AtomicU64 {
+        self.word(1 + self.thread)
+    }
+
+    #[inline]
+    fn set(&self, port: u64) {
+        let count = (self.own().load(Ordering::Relaxed) & !(ONCE - 1)).wrapping_add(ONCE);
+        self.own().store(count | port, Ordering::Relaxed);
     }
 
     /// From now on, this port is served.
     #[inline]
     pub fn serve(&self, port: PortId) {
-        self.word().store(u64::from(port.0) + 1, Ordering::Relaxed);
+        self.set(u64::from(port.0.wrapping_add(1)));
     }
 
     /// From now on, nobody.
     #[inline]
     pub fn rest(&self) {
-        self.word().store(0, Ordering::Relaxed);
+        self.set(0);
+    }
+
+    /// Whom the thread serves.
+    #[must_use]
+    pub fn served(&self) -> Option<PortId> {
+        port_of(self.own().load(Ordering::Relaxed))
+    }
+
+    /// The process dies of what this thread does: whom it serves is the culprit, or nobody. Only the first thread that
+    /// says so counts. It may be called in a signal handler.
+    pub fn confess(&self) {
+        let port = self.own().load(Ordering::Relaxed) & (ONCE - 1);
+        let culprit = if port == 0 { NOBODY } else { port };
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        // Somebody else has said so before: that one counts.
+        let _ = self
+            .word(CULPRIT)
+            .compare_exchange(0, culprit, success, failure);
     }
 }
 
-/// Ports that threads of the dead switch were serving; the marks are wiped.
+/// Whom a mark names.
+fn port_of(mark: u64) -> Option<PortId> {
+    let number = (mark as u32).checked_sub(1)?;
+    Some(PortId(number))
+}
+
+/// Ports that the dead switch was serving: that of the thread that it died of, or, when none has said so, those of all
+/// threads. The marks are wiped.
 ///
 /// # Errors
 /// The system's refusal.
-pub fn served(marks: impl AsFd) -> std::io::Result<Vec<PortId>> {
+pub fn to_blame(marks: impl AsFd) -> std::io::Result<Vec<PortId>> {
     let mut bytes = vec![0; MARKS as usize];
     let read = rustix::io::pread(&marks, &mut bytes[..], 0)?;
     rustix::io::pwrite(&marks, &vec![0; MARKS as usize], 0)?;
     let (words, _) = bytes[..read].as_chunks();
-    let ports = words.iter().filter_map(|word| {
-        let number = u64::from_ne_bytes(*word).checked_sub(1)?;
-        u32::try_from(number).ok().map(PortId)
-    });
-    Ok(ports.collect())
+    let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    Ok(match words.next() {
+        None | Some(0) => words.filter_map(port_of).collect(),
+        Some(NOBODY) => Vec::new(),
+        Some(culprit) => port_of(culprit).into_iter().collect(),
+    })
 }

@@ -12,6 +12,7 @@
 //! follow    control's answers, a piece at a time
 //! fabric    the ports, and delivery of frames to others
 //! lane      a queue that several workers use, one at a time
+//! culprit   whom a thread serves, in case the process dies of it
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
 //! replay    what the instruction counts are taken of
@@ -21,6 +22,7 @@
 //! action belongs to which flow.
 
 pub mod attach;
+pub mod culprit;
 mod fabric;
 pub mod flow_table;
 mod follow;

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::keeping::{Mark, Marks};
+use channel::keeping::Marks;
 use channel::link::{Link, Received};
 use channel::shared;
 use channel::supervision::{Ask, Tell};
@@ -22,6 +22,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::attach::{Attachment, LeftBehind};
+use crate::culprit;
 use crate::guest::GuestPort;
 use crate::keeper::Deposits;
 use crate::worker::{Notice, Notices};
@@ -51,8 +52,6 @@ struct Process {
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
-    /// Whose message is served.
-    mark: Mark,
     stop: bool,
 }
 
@@ -71,10 +70,12 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     let counters = Counters::map(&counters).map_err(io::Error::other)?;
     let marks = Marks::map(&marks).map_err(io::Error::other)?;
     supervisor.set_nonblocking()?;
+    culprit::name_on_death()?;
     memory::survive_truncation()?;
     let (workers, notices) =
         Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
     workers.set_marks(&marks);
+    culprit::set_own(marks.of(0));
     // Each answers once it runs.
     workers.each(|_| ());
     let deposits = Deposits::new(supervisor.as_fd().try_clone_to_owned()?);
@@ -98,7 +99,6 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         deposits,
         left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor),
-        mark: marks.of(0),
         stop: false,
     };
     while !process.stop {
@@ -327,6 +327,7 @@ impl Process {
         if let Some(listener) = port.listener() {
             let _ = epoll::delete(&self.epoll, listener);
         }
+        let _served = culprit::serve(Some(id));
         port.close(None, &self.workers);
         self.take_out(id);
         Ok(())
@@ -336,6 +337,7 @@ impl Process {
         self.notices.woke();
         while let Some(notice) = self.notices.next() {
             let (Notice::QueueFault(id, ..) | Notice::MemoryLost(id)) = notice;
+            let _served = culprit::serve(Some(id));
             if let Some(port) = self.ports.get_mut(&id) {
                 match notice {
                     Notice::QueueFault(_, queue, fault) => {
@@ -424,9 +426,9 @@ impl Process {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        self.mark.serve(id);
+        let served = culprit::serve(Some(id));
         let ended = port.pump(&self.workers);
-        self.mark.rest();
+        drop(served);
         // A socket that is closed leaves the epoll set by itself.
         if !ended && let Some((socket, wants_write)) = port.socket() {
             let flags = if wants_write {

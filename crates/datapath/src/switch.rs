@@ -21,6 +21,7 @@ use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::vlan::{CAP, HeaderBuf};
 
+use crate::culprit;
 use crate::fabric::{Fabric, InHand};
 use crate::flow_table::{FlowTable, MAX_FLOWS, PIECE, Progress};
 use crate::follow::ToDo;
@@ -371,6 +372,8 @@ impl<P: Port> Switch<P> {
         frames: impl IntoIterator<Item = (FlowKey, ParkedFrame)>,
     ) {
         for (key, mut frame) in frames {
+            let from = PortId(key.in_port());
+            let _served = culprit::serve(Some(from));
             let segments = [memory::Segment {
                 ptr: frame.payload.as_mut_ptr(),
                 len: frame.payload.len() as u32,
@@ -386,7 +389,7 @@ impl<P: Port> Switch<P> {
                     headers: &mut frame.headers,
                     payload: &payload,
                     offload: frame.offload,
-                    from: PortId(key.in_port()),
+                    from,
                 },
             );
         }

@@ -8,6 +8,7 @@
 //! The table of mappings is static and lock-free, because a signal handler reads it.
 
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Mappings of shared files at a time.
@@ -30,6 +31,9 @@ static SLOTS: [Slot; MAX_MAPPINGS] = [const {
         lost: AtomicBool::new(false),
     }
 }; MAX_MAPPINGS];
+
+/// What was done on SIGBUS before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// How many mappings were lost since the start.
 static LOST: AtomicUsize = AtomicUsize::new(0);
@@ -72,25 +76,28 @@ impl Drop for Entry {
     }
 }
 
-/// Installs the handler for the whole process. A SIGBUS anywhere else still ends it.
+/// Installs the handler for the whole process. A SIGBUS anywhere else does what it did before: as a rule, it ends it.
 ///
 /// # Errors
 /// The system's refusal.
 pub fn survive_truncation() -> io::Result<()> {
     // SAFETY: the action is zeroed, which is a valid value, before its fields are set; the handler has the
     // signature that SA_SIGINFO asks for and makes async-signal-safe calls only.
-    let done = unsafe {
+    let (done, before) = unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_sigbus as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigemptyset(&raw mut action.sa_mask);
-        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut())
+        let done = libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before);
+        (done, before)
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    if done != 0 {
+        return Err(io::Error::last_os_error());
     }
+    // The second time it is this very handler.
+    BEFORE.get_or_init(|| before);
+    Ok(())
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -99,7 +106,10 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     unsafe {
         let errno = *libc::__errno_location();
         if !replace((*info).si_addr() as usize) {
-            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            match BEFORE.get() {
+                Some(before) => libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()),
+                None => libc::signal(libc::SIGBUS, libc::SIG_DFL) as libc::c_int,
+            };
         }
         *libc::__errno_location() = errno;
     }

@@ -15,6 +15,7 @@ use port::PortId;
 
 use super::Process;
 use crate::attach::KeptConnection;
+use crate::culprit;
 
 /// What the supervisor has given and no port has claimed yet.
 #[derive(Debug)]
@@ -109,9 +110,9 @@ impl Process {
             let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
                 continue;
             };
-            self.mark.serve(id);
+            let served = culprit::serve(Some(id));
             port.revive(&self.workers);
-            self.mark.rest();
+            drop(served);
             self.watch(id);
             // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
             self.pump(id);

@@ -37,14 +37,17 @@ impl ActivePairs {
         self.mark = Some(mark);
     }
 
-    /// The pair at a place of the list, which is about to be looked at; `None` behind its end.
+    /// The pair at a place of the list, which is about to be looked at; `None` behind its end, where nobody is.
     #[inline]
     pub(super) fn get(&self, at: usize) -> Option<(PortId, u16)> {
-        let entry = self.list.get(at)?;
+        let entry = self.list.get(at);
         if let Some(mark) = &self.mark {
-            mark.serve(entry.port);
+            match entry {
+                Some(entry) => mark.serve(entry.port),
+                None => mark.rest(),
+            }
         }
-        Some((entry.port, entry.pair))
+        entry.map(|entry| (entry.port, entry.pair))
     }
 
     /// Adds a pair; `false` if it is there already, or can never be (its port has 64 at most).
@@ -74,9 +77,6 @@ impl ActivePairs {
     pub(super) fn remove_at(&mut self, at: usize) {
         let Entry { port, pair, .. } = self.list.swap_remove(at);
         self.by_port[port.0 as usize] &= !(1 << pair);
-        if let (true, Some(mark)) = (self.list.is_empty(), &self.mark) {
-            mark.rest();
-        }
     }
 
     /// The pair at this place had frames in this round.
@@ -118,6 +118,23 @@ mod tests {
         assert!(active.add(A, 0));
         active.remove_at(0);
         assert_eq!(pairs(&active), [(A, 0), (A, 63)]);
+    }
+
+    #[test]
+    fn who_is_looked_at_is_marked_and_nobody_else() {
+        let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, channel::keeping::MARKS).unwrap();
+        let marks = channel::keeping::Marks::map(&file).unwrap();
+        let mut active = ActivePairs::default();
+        active.set_mark(marks.of(1));
+        active.add(A, 0);
+        active.add(B, 0);
+        let mark = marks.of(1);
+        assert_eq!(mark.served(), None);
+        for (at, served) in [(0, Some(A)), (1, Some(B)), (2, None)] {
+            active.get(at);
+            assert_eq!(mark.served(), served, "after a look at {at}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use port::PortId;
 use rustix::event::EventfdFlags;
 
 use super::Worker;
+use crate::culprit;
 use crate::guest::GuestFault;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -43,14 +44,23 @@ impl WorkerHandle {
 
     /// Has the worker mark whom it serves, in case this process dies of it.
     pub fn set_mark(&self, mark: Mark) {
-        self.call(move |worker| worker.active.set_mark(mark));
+        self.call(move |worker| {
+            worker.active.set_mark(mark.clone());
+            culprit::set_own(mark);
+        });
     }
 
-    /// Has `job` run on the worker between two passes, without waiting for it.
+    /// Has `job` run on the worker between two passes, without waiting for it. Whom the calling thread serves is
+    /// served by the job.
     ///
     /// # Panics
     /// When the worker has ended, which it does only with the process.
     pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        let port = culprit::served();
+        let job = move |worker: &mut Worker| {
+            let _served = culprit::serve(port);
+            job(worker);
+        };
         self.jobs.send(Box::new(job)).expect("the worker runs");
         ring(&self.bell);
     }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use channel::keeping::{MAX_KEPT, MAX_RECORD, served};
+use channel::keeping::{MAX_KEPT, MAX_RECORD, to_blame};
 use channel::link::MAX_FDS;
 use channel::supervision::Tell;
 use port::PortId;
@@ -81,23 +81,24 @@ impl Deposits {
         self.ports.values().map(|d| d.fds.len() as u64).sum()
     }
 
-    /// The switch has died like this. If it was not killed from outside, the ports that it was serving are to blame.
+    /// The switch has died like this. If it was not killed from outside, the port that it was serving is to blame, or
+    /// all that it was serving where it did not say which.
     pub(super) fn blame(&mut self, status: ExitStatus, marks: &OwnedFd) {
-        let served = served(marks).unwrap_or_default();
+        let to_blame = to_blame(marks).unwrap_or_default();
         self.condemned.clear();
         self.blamed
             .retain(|_, blame| blame.last.elapsed() < FORGIVEN);
         if !died_of_itself(status) {
             return;
         }
-        for port in served.iter().collect::<BTreeSet<_>>() {
+        for port in to_blame.into_iter().collect::<BTreeSet<_>>() {
             let last = Instant::now();
             let new = || Blame { deaths: 0, last };
-            let blame = self.blamed.entry(*port).or_insert_with(new);
+            let blame = self.blamed.entry(port).or_insert_with(new);
             (blame.deaths, blame.last) = (blame.deaths + 1, last);
             let deaths = blame.deaths;
             if deaths >= DEATHS {
-                self.condemned.insert(*port);
+                self.condemned.insert(port);
             }
             tracing::warn!(
                 port = port.0,

@@ -1,0 +1,123 @@
+//! A process dies of one of its threads, and what it leaves says whom that thread served.
+//!
+//! It is this very test in a process of its own; how it is to die is in its environment.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use channel::keeping::{MARKS, Marks, to_blame};
+use channel::supervision::Poll;
+use datapath::culprit;
+use datapath::workers::Workers;
+use port::PortId;
+use port::counters::Counters;
+
+const HOW: &str = "LASTHOP_TEST_HOW";
+const FILE: &str = "LASTHOP_TEST_MARKS";
+const DIES: PortId = PortId(3);
+const LIVES: PortId = PortId(700);
+
+fn marks_file() -> OwnedFd {
+    let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::empty()).unwrap();
+    rustix::fs::ftruncate(&file, MARKS).unwrap();
+    file
+}
+
+/// In the process that dies: two threads serve, and one does what `how` says.
+fn die(how: &str) {
+    let number = std::env::var(FILE).unwrap().parse().unwrap();
+    // SAFETY: the test has left this descriptor to this process, and nobody else here takes it.
+    let file = unsafe { OwnedFd::from_raw_fd(number) };
+    let marks = Marks::map(&file).unwrap();
+    culprit::name_on_death().unwrap();
+    let other = marks.of(1);
+    let busy = std::thread::spawn(move || {
+        culprit::set_own(other);
+        let _served = culprit::serve(Some(LIVES));
+        loop {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    });
+    while marks.of(1).served().is_none() {
+        std::thread::yield_now();
+    }
+    culprit::set_own(marks.of(0));
+    let served = culprit::serve(Some(DIES));
+    match how {
+        "abort" => std::process::abort(),
+        "panic" => panic!("as it is wanted"),
+        // SAFETY: it is not: nothing is mapped there, and that ends the process.
+        "fault" => unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(1) },
+        "rested" => {
+            drop(served);
+            std::process::abort();
+        }
+        _ => drop(busy.join()),
+    }
+}
+
+/// How the process ended, and who is to blame.
+fn ports_after(how: &str, kill: Option<i32>) -> (ExitStatus, Vec<PortId>) {
+    let file = marks_file();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_thread_that_dies_names_whom_it_served"])
+        .env(HOW, how)
+        .env(FILE, file.as_raw_fd().to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    if let Some(signal) = kill {
+        let marks = Marks::map(&file).unwrap();
+        while marks.of(0).served().is_none() {
+            assert_eq!(child.try_wait().unwrap(), None);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: a bare system call, on a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    }
+    let status = child.wait().unwrap();
+    (status, to_blame(&file).unwrap())
+}
+
+#[test]
+fn a_job_serves_whom_its_caller_serves() {
+    let file = marks_file();
+    rustix::fs::ftruncate(&file, port::counters::SIZE).unwrap();
+    let counters = Counters::map(&file).unwrap();
+    let (workers, _notices) = Workers::start(Some(2), Poll::Adaptive, &counters, 1).unwrap();
+    let marks = Marks::map(&marks_file()).unwrap();
+    workers.set_marks(&marks);
+    culprit::set_own(marks.of(0));
+    let served = culprit::serve(Some(DIES));
+    assert_eq!(workers.each(|_| culprit::served()), [Some(DIES); 2]);
+    drop(served);
+    assert_eq!(workers.each(|_| culprit::served()), [None; 2]);
+}
+
+#[test]
+fn the_thread_that_dies_names_whom_it_served() {
+    if let Ok(how) = std::env::var(HOW) {
+        return die(&how);
+    }
+    for (how, signal) in [("abort", libc::SIGABRT), ("fault", libc::SIGSEGV)] {
+        let (status, ports) = ports_after(how, None);
+        assert_eq!(
+            (status.signal(), ports),
+            (Some(signal), vec![DIES]),
+            "{how}"
+        );
+    }
+    let (status, ports) = ports_after("panic", None);
+    assert!(!status.success() && ports == [DIES], "{ports:?}");
+    let (_, ports) = ports_after("rested", None);
+    assert_eq!(ports, [], "it died of its own");
+    // From outside: any thread gets the signal, and none of them says that it was the one.
+    for signal in [libc::SIGILL, libc::SIGKILL] {
+        let (status, ports) = ports_after("wait", Some(signal));
+        assert_eq!(status.signal(), Some(signal));
+        assert_eq!(ports, [DIES, LIVES]);
+    }
+}
