@@ -192,6 +192,7 @@ impl Queue {
         position: u32,
         inflight: Inflight,
     ) -> Result<Self, QueueFault> {
+        resume::mark_written(&mem, layout, features);
         Self::build(mem, layout, features, position, Some(inflight))
     }
 

@@ -9,6 +9,19 @@ use super::split::SplitQueue;
 use super::{Journal, Layout, Queue, QueueFault};
 use crate::features::Features;
 
+/// Where a process died between a write to the ring and its mark in the dirty log, a live migration would leave the old
+/// bytes behind: whatever the device may have written there is marked. What lies in buffers was marked before it was
+/// published.
+pub(super) fn mark_written(mem: &GuestMemory, layout: Layout, features: Features) {
+    let size = u64::from(layout.size);
+    if features.contains(Features::RING_PACKED) {
+        mem.mark_dirty(layout.desc, 16 * size);
+        mem.mark_dirty(layout.device, 4);
+    } else {
+        mem.mark_dirty(layout.device, 6 + 8 * size);
+    }
+}
+
 impl Queue {
     /// The queue of a process that died while it served it without an inflight area of the front end. Every
     /// chain that was taken and not published as used is taken again; nothing is used twice.
@@ -32,6 +45,7 @@ impl Queue {
         } else {
             position
         };
+        mark_written(&mem, layout, features);
         let mut queue = Self::new(mem, layout, features, position)?;
         queue.set_journal(journal);
         Ok(queue)

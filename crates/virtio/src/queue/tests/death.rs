@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::driver::*;
 use crate::features::Features;
-use crate::queue::{Chain, Journal, JournalRegion, Queue, QueueFault};
+use crate::queue::{Chain, Inflight, InflightRegion, Journal, JournalRegion, Queue, QueueFault};
 
 thread_local! {
     /// Stores until death; `None`: nobody dies.
@@ -231,6 +231,33 @@ proptest! {
             world.serve(&mut queue, 5, 0);
             world.reap();
         }
+    }
+}
+
+#[test]
+fn what_was_written_and_not_logged_is_logged() {
+    for packed in [false, true] {
+        let mut features = Features::VERSION_1;
+        features.set(Features::RING_PACKED, packed);
+        let guest = Guest::new(256, features);
+        let (layout, start) = (guest.layout, guest.start());
+        let logged = |start_in: &dyn Fn(Arc<memory::GuestMemory>)| {
+            let log = Arc::new(memory::DirtyLog::heap(4096));
+            start_in(Arc::new(guest.mem.with_log(Some(Arc::clone(&log)))));
+            let dirty = |gpa: u64| log.is_dirty(gpa / memory::LOG_PAGE);
+            dirty(layout.device) && (!packed || dirty(layout.desc))
+        };
+        let part = Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1);
+        assert!(logged(&|mem| {
+            let resumed = Queue::resume(mem, layout, features, start, part.clone());
+            resumed.expect("a sound ring");
+        }));
+        let area = Arc::new(InflightRegion::heap(Inflight::region_size(256, packed)));
+        assert!(logged(&|mem| {
+            let area = Inflight::new(Arc::clone(&area), 0, 256, packed).expect("an area");
+            let again = Queue::with_inflight(mem, layout, features, start, area);
+            again.expect("a sound ring");
+        }));
     }
 }
 
