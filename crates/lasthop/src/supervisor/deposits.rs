@@ -11,6 +11,7 @@ use channel::keeping::{MAX_KEPT, MAX_RECORD, to_blame};
 use channel::link::MAX_FDS;
 use channel::supervision::Tell;
 use port::PortId;
+use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
 
 use super::child::Child;
@@ -29,6 +30,26 @@ struct Deposit {
     record: Option<Vec<u8>>,
 }
 
+impl Deposit {
+    /// Keeps a descriptor; `false` when the system gave none, or there is no room.
+    fn keep(&mut self, number: u64, fds: Vec<OwnedFd>, full: bool) -> bool {
+        match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([fd]) if !full && self.fds.len() < 2 * MAX_KEPT => {
+                self.fds.insert(number, fd);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Keeps a record if all its descriptors are there, and no other ones.
+    fn record(&mut self, record: Vec<u8>, numbers: &BTreeSet<u64>) {
+        self.fds.retain(|number, _| numbers.contains(number));
+        let whole = self.fds.len() == numbers.len();
+        self.record = (whole && record.len() <= MAX_RECORD).then_some(record);
+    }
+}
+
 /// How often the switch has died of itself while it served a port, and when it did last.
 #[derive(Debug)]
 struct Blame {
@@ -40,6 +61,8 @@ struct Blame {
 #[derive(Debug, Default)]
 pub(super) struct Deposits {
     ports: BTreeMap<PortId, Deposit>,
+    /// Descriptors of all ports.
+    kept: u64,
     /// It outlives the connection: one that comes next may be of the same front end.
     blamed: BTreeMap<PortId, Blame>,
     /// Ports whose connections are not to go on.
@@ -49,48 +72,54 @@ pub(super) struct Deposits {
 impl Deposits {
     /// Keeps a descriptor.
     pub(super) fn keep(&mut self, port: PortId, number: u64, fds: Vec<OwnedFd>) {
-        let full = self.count() >= limit();
-        let deposit = self.ports.entry(port).or_default();
-        match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([fd]) if !full && deposit.fds.len() < 2 * MAX_KEPT => {
-                deposit.fds.insert(number, fd);
-            }
-            // The system gave us none, or there is no room. What is kept of the port is of no use without it.
-            _ => {
+        let full = self.kept >= limit();
+        self.change(port, |deposit| {
+            if !deposit.keep(number, fds, full) {
                 tracing::warn!(port = port.0, "too many descriptors: not all are kept");
-                deposit.fds.clear();
-                deposit.record = None;
+                // What is kept of the port is of no use without it.
+                *deposit = Deposit::default();
             }
-        }
+        });
     }
 
     /// Keeps a record, and only the descriptors of these numbers.
     pub(super) fn record(&mut self, port: PortId, record: Vec<u8>, numbers: &[u64]) {
-        let deposit = self.ports.entry(port).or_default();
-        deposit.fds.retain(|number, _| numbers.contains(number));
-        let whole = deposit.fds.len() == numbers.len() && numbers.len() <= MAX_KEPT;
-        deposit.record = (whole && record.len() <= MAX_RECORD).then_some(record);
+        if numbers.len() > MAX_KEPT {
+            return self.forget(port);
+        }
+        let numbers = numbers.iter().copied().collect();
+        self.change(port, |deposit| deposit.record(record, &numbers));
     }
 
     /// Drops what was kept for a port.
     pub(super) fn forget(&mut self, port: PortId) {
-        self.ports.remove(&port);
+        if let Some(deposit) = self.ports.remove(&port) {
+            self.kept -= deposit.fds.len() as u64;
+        }
     }
 
-    fn count(&self) -> u64 {
-        self.ports.values().map(|d| d.fds.len() as u64).sum()
+    /// Changes what is kept of a port, if there can be such a one.
+    fn change(&mut self, port: PortId, change: impl FnOnce(&mut Deposit)) {
+        if port.0 as usize >= MAX_PORTS {
+            return tracing::error!(port = port.0, "there is no such port: nothing is kept");
+        }
+        let deposit = self.ports.entry(port).or_default();
+        self.kept -= deposit.fds.len() as u64;
+        change(deposit);
+        self.kept += deposit.fds.len() as u64;
     }
 
     /// The switch has died like this. If it was not killed from outside, the port that it was serving is to blame, or
     /// all that it was serving where it did not say which.
     pub(super) fn blame(&mut self, status: ExitStatus, marks: &OwnedFd) {
-        let to_blame = to_blame(marks).unwrap_or_default();
+        let mut to_blame = to_blame(marks).unwrap_or_default();
         self.condemned.clear();
         self.blamed
             .retain(|_, blame| blame.last.elapsed() < FORGIVEN);
         if !died_of_itself(status) {
             return;
         }
+        to_blame.retain(|port| (port.0 as usize) < MAX_PORTS);
         for port in to_blame.into_iter().collect::<BTreeSet<_>>() {
             let last = Instant::now();
             let new = || Blame { deaths: 0, last };
@@ -114,7 +143,14 @@ impl Deposits {
     /// It is gone or does not read.
     pub(super) fn hand_over(&mut self, switch: &Child) -> io::Result<()> {
         // A connection whose deposit is not whole is lost: it was the dead switch's alone.
-        self.ports.retain(|_, deposit| deposit.record.is_some());
+        let kept = &mut self.kept;
+        self.ports.retain(|_, deposit| {
+            let whole = deposit.record.is_some();
+            if !whole {
+                *kept -= deposit.fds.len() as u64;
+            }
+            whole
+        });
         for (port, deposit) in &self.ports {
             let port = *port;
             let all: Vec<_> = deposit.fds.iter().collect();
@@ -198,7 +234,44 @@ mod tests {
         deposits.record(A, vec![0; MAX_RECORD + 1], &[1, 3, 9]);
         assert_eq!(deposits.ports[&A].record, None, "too long");
         deposits.forget(A);
-        assert_eq!((deposits.count(), deposits.ports.len()), (1, 1));
+        assert_eq!((deposits.kept, deposits.ports.len()), (1, 1));
+    }
+
+    #[test]
+    fn ports_that_cannot_be_and_too_many_numbers_are_refused_at_once() {
+        let mut deposits = Deposits::default();
+        for port in [PortId(MAX_PORTS as u32), PortId(u32::MAX)] {
+            deposits.keep(port, 0, fd());
+            deposits.record(port, vec![1], &[]);
+        }
+        assert!(deposits.ports.is_empty());
+        deposits.keep(A, 0, fd());
+        let many: Vec<u64> = (0..=MAX_KEPT as u64).collect();
+        deposits.record(A, vec![1], &many);
+        assert!(deposits.ports.is_empty(), "a deposit that is not whole");
+        deposits.blame(killed_by(libc::SIGABRT), &marks(&[PortId(u32::MAX - 1)]));
+        assert!(deposits.blamed.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_of_all_is_counted_as_it_comes_and_goes() {
+        let mut deposits = Deposits::default();
+        let count = |deposits: &Deposits| {
+            let all = deposits.ports.values().map(|d| d.fds.len() as u64);
+            (deposits.kept, all.sum::<u64>())
+        };
+        for number in [0, 1, 1, 2] {
+            deposits.keep(A, number, fd());
+            deposits.keep(B, number, fd());
+        }
+        assert_eq!(count(&deposits), (6, 6));
+        deposits.record(A, vec![1], &[2]);
+        assert_eq!(count(&deposits), (4, 4));
+        deposits.keep(B, 7, Vec::new());
+        assert_eq!(count(&deposits), (1, 1));
+        deposits.forget(A);
+        deposits.forget(A);
+        assert_eq!(count(&deposits), (0, 0));
     }
 
     #[test]
