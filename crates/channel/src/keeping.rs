@@ -32,13 +32,15 @@ pub const PIPE_TO: u64 = u64::MAX - 2;
 pub const JOURNAL: u64 = u64::MAX - 3;
 
 /// Version of [`ConnectionRecord`]'s encoding.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A connection as bytes: what is beside its session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectionRecord {
     /// The port as it was configured.
     pub port: PortConfig,
+    /// The virtio features that the front end was offered. What is offered to the next one may be something else.
+    pub offered: u64,
     /// The session's own record.
     pub session: Vec<u8>,
     /// The message that was answered last: code and payload. Whether its answer has left, the pipe tells.

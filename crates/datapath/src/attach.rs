@@ -53,6 +53,14 @@ fn offered(config: &PortConfig) -> Features {
     features
 }
 
+/// The offer to a front end that was made one before: nothing else than then, and nothing that is not served any more.
+fn offer_again(config: &PortConfig, before: u64) -> Offer {
+    let mut offer = offer(config);
+    let served = offer.features | Features::NET_MTU;
+    offer.features = Features::from_bits_retain(before) & served;
+    offer
+}
+
 fn offer(config: &PortConfig) -> Offer {
     let mut offer = Offer::new(offered(config), config.queues);
     offer.mtu = config.mtu.unwrap_or(offer.mtu);
@@ -219,11 +227,13 @@ impl Attachment {
         self.config.role == Role::Client && idle && self.dial_at.is_none()
     }
 
-    /// Serves what the front end sent; ends the connection when it broke a rule or left. `true` when the
-    /// connection ended.
-    pub fn pump(&mut self, workers: &Workers) -> bool {
+    /// Serves what the front end sent.
+    ///
+    /// # Errors
+    /// It broke a rule or left: the connection is to be closed.
+    pub fn pump(&mut self, workers: &Workers) -> Result<(), Fault> {
         let Some(open) = &mut self.open else {
-            return false;
+            return Ok(());
         };
         let mut around = Around {
             workers,
@@ -231,22 +241,13 @@ impl Attachment {
             keeper: &mut self.keeper,
             connections: self.connections,
         };
-        match open.pump(&mut around) {
-            Ok(()) => {
-                let info = open.session.info();
-                // What stopped a queue is shown until the queue runs again.
-                if info.queues.iter().any(|q| q.running)
-                    && info.queues.iter().all(|q| q.fault.is_none())
-                {
-                    self.reason = info.last_refusal;
-                }
-                false
-            }
-            Err(fault) => {
-                self.close(Some(fault), workers);
-                true
-            }
+        open.pump(&mut around)?;
+        let info = open.session.info();
+        // What stopped a queue is shown until the queue runs again.
+        if info.queues.iter().any(|q| q.running) && info.queues.iter().all(|q| q.fault.is_none()) {
+            self.reason = info.last_refusal;
         }
+        Ok(())
     }
 
     /// A queue broke a rule: it is stopped, the session goes on.
@@ -275,7 +276,8 @@ impl Attachment {
 
     /// Ends the connection, if there is one; the port waits for the next.
     pub fn close(&mut self, fault: Option<Fault>, workers: &Workers) {
-        if self.kept.take().is_some() {
+        if let Some(kept) = self.kept.take() {
+            kept.end();
             self.keeper.forget();
         }
         let Some(mut open) = self.open.take() else {
@@ -287,7 +289,9 @@ impl Attachment {
             keeper: &mut self.keeper,
             positions: &mut open.positions,
         };
-        self.left.add(open.session.leave(&mut backend));
+        self.left
+            .add(self.config.id, open.session.leave(&mut backend));
+        open.connection.end();
         self.keeper.forget();
         let mtu = self.config.mtu;
         workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));

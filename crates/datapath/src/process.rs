@@ -108,6 +108,14 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     Ok(())
 }
 
+/// Waits no more for a connection that is about to end. The supervisor has its socket open too, so that it would not leave
+/// the set when it is closed here.
+fn unwatch(epoll: &OwnedFd, port: &Attachment) {
+    if let Some((socket, _)) = port.socket() {
+        let _ = epoll::delete(epoll, socket);
+    }
+}
+
 fn random_seed() -> io::Result<u64> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
@@ -321,9 +329,7 @@ impl Process {
 
     fn remove_port(&mut self, id: PortId) -> Result<(), String> {
         let mut port = self.ports.remove(&id).ok_or("no such port")?;
-        if let Some((socket, _)) = port.socket() {
-            let _ = epoll::delete(&self.epoll, socket);
-        }
+        unwatch(&self.epoll, &port);
         if let Some(listener) = port.listener() {
             let _ = epoll::delete(&self.epoll, listener);
         }
@@ -346,6 +352,7 @@ impl Process {
                     // Every worker that finds out says so.
                     Notice::MemoryLost(_) if port.socket().is_none() => {}
                     Notice::MemoryLost(_) => {
+                        unwatch(&self.epoll, port);
                         port.disconnect(
                             "guest memory was taken away (its file was cut off)",
                             &self.workers,
@@ -427,10 +434,12 @@ impl Process {
             return;
         };
         let served = culprit::serve(Some(id));
-        let ended = port.pump(&self.workers);
+        if let Err(fault) = port.pump(&self.workers) {
+            unwatch(&self.epoll, port);
+            port.close(Some(fault), &self.workers);
+        }
         drop(served);
-        // A socket that is closed leaves the epoll set by itself.
-        if !ended && let Some((socket, wants_write)) = port.socket() {
+        if let Some((socket, wants_write)) = port.socket() {
             let flags = if wants_write {
                 EventFlags::OUT
             } else {

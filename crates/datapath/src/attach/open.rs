@@ -63,6 +63,7 @@ impl Open {
         numbers.extend(self.positions.journal.as_ref().map(|_| JOURNAL));
         let record = ConnectionRecord {
             port: around.config.clone(),
+            offered: self.session.offered_features().bits(),
             session,
             answered: self.answered.clone(),
             torn: self.torn,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
 use virtio::queue::JournalRegion;
-use virtio::vhost_user::{AnswerPipe, Connection, Message, Session};
+use virtio::vhost_user::{AnswerPipe, Connection, Message, Session, hang_up};
 
 use super::backend::{Positions, ToWorkers};
 use super::open::Open;
-use super::{Attachment, offer};
+use super::{Attachment, offer_again};
 use crate::workers::Workers;
 
 /// What was kept of a connection.
@@ -35,6 +35,13 @@ impl KeptConnection {
             ..p.clone()
         };
         fixed(&self.record.port) == fixed(port)
+    }
+
+    /// It does not go on: its front end hears of that at once.
+    pub fn end(self) {
+        if let Some(socket) = self.files.get(&SOCKET) {
+            hang_up(socket);
+        }
     }
 
     fn take(&mut self, number: u64) -> Result<OwnedFd, String> {
@@ -87,6 +94,8 @@ impl Attachment {
             return;
         };
         self.connections = kept.record.connections;
+        let socket = kept.files.get(&SOCKET);
+        let socket = socket.and_then(|socket| socket.try_clone().ok());
         match self.bring_back(kept, workers) {
             Ok(open) => {
                 self.open = Some(open);
@@ -96,6 +105,7 @@ impl Attachment {
             Err(reason) => {
                 tracing::error!(port = self.config.name, "its connection ends: {reason}");
                 self.reason = Some(reason);
+                socket.iter().for_each(hang_up);
                 self.keeper.forget();
                 self.dial_later();
             }
@@ -118,7 +128,7 @@ impl Attachment {
             positions: &mut positions,
         };
         let (record, files) = (kept.record.session, kept.files);
-        let offer = offer(&self.config);
+        let offer = offer_again(&self.config, kept.record.offered);
         let mut session = Session::restore(offer, &record, files, &mut backend)?;
         if kept.record.port.mtu != self.config.mtu {
             session.set_mtu(self.config.mtu.unwrap_or(1500));

@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use channel::keeping::ConnectionRecord;
+use channel::keeping::{ConnectionRecord, SOCKET};
 use channel::switching::PortConfig;
 use port::PortId;
+use virtio::vhost_user::hang_up;
 
 use super::Process;
 use crate::attach::KeptConnection;
@@ -60,6 +61,7 @@ impl KeptConnections {
             }
             Err(reason) => {
                 tracing::error!(port = port.0, "its connection ends: {reason}");
+                files.get(&SOCKET).into_iter().for_each(hang_up);
                 self.refused.push(port);
             }
         }
@@ -75,6 +77,7 @@ impl KeptConnections {
             port = port.name,
             "its connection ends: it is another port now"
         );
+        kept.end();
         self.refused.push(port.id);
         None
     }
@@ -83,9 +86,11 @@ impl KeptConnections {
     fn finish(&mut self) -> Vec<PortId> {
         self.taking_over = false;
         self.files.clear();
-        let unclaimed = std::mem::take(&mut self.whole).into_keys();
         let mut over = std::mem::take(&mut self.refused);
-        over.extend(unclaimed);
+        for (port, kept) in std::mem::take(&mut self.whole) {
+            kept.end();
+            over.push(port);
+        }
         over
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use channel::keeping::MARKS;
+use channel::keeping::{MARKS, SOCKET};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Upcall};
 use channel::shared::{self, Region};
@@ -144,6 +144,8 @@ pub(crate) struct Host {
     figures: SwitchFigures,
     switch: Option<JoinHandle<io::Result<()>>>,
     dialer: Option<JoinHandle<()>>,
+    /// The supervisor takes its time to forget what it keeps.
+    pub(crate) slow: Arc<AtomicBool>,
 }
 
 impl Host {
@@ -171,6 +173,7 @@ impl Host {
             )
             .expect("a listening switch");
         let dir = tempfile::tempdir().expect("a folder");
+        let slow = Arc::default();
         let mut host = Self {
             supervisor,
             control: None,
@@ -185,7 +188,8 @@ impl Host {
             switch: Some(std::thread::spawn(move || {
                 datapath::process::run(theirs, || Ok(()))
             })),
-            dialer: Some(dial(ours)),
+            dialer: Some(supervise(ours, Arc::clone(&slow))),
+            slow,
             dir,
         };
         host.start_control();
@@ -432,13 +436,23 @@ impl Drop for Host {
     }
 }
 
-/// The supervisor's side of client ports: dials as it is asked to.
-fn dial(fd: OwnedFd) -> JoinHandle<()> {
+/// The supervisor's side: dials for client ports as it is asked to, and keeps the sockets of connections; while it is
+/// `slow`, also those that it is to forget.
+fn supervise(fd: OwnedFd, slow: Arc<AtomicBool>) -> JoinHandle<()> {
     let mut link: Link<Tell, Ask> = Link::new(fd);
+    let mut kept = BTreeMap::new();
     std::thread::spawn(move || {
-        while let Ok(Received::Message(ask, _)) = link.recv() {
+        while let Ok(Received::Message(ask, fds)) = link.recv() {
             let (port, path) = match ask {
                 Ask::Dial { port, path } => (port, path),
+                Ask::Keep { port, number } if number == SOCKET => {
+                    kept.insert(port, fds);
+                    continue;
+                }
+                Ask::Forget { port } if !slow.load(SeqCst) => {
+                    kept.remove(&port);
+                    continue;
+                }
                 // This switch has no successor.
                 Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => continue,
                 other => panic!("unexpected {other:?}"),

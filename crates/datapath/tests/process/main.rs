@@ -1,6 +1,7 @@
 //! The whole switch process, in a thread, with guests on its sockets.
 
 mod dirty;
+mod ends;
 mod guests;
 mod host;
 mod hostile;

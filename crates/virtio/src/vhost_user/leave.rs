@@ -21,6 +21,14 @@ pub struct Left {
     position: u32,
 }
 
+impl Left {
+    /// Whether both are of one queue: the newer one counts.
+    #[must_use]
+    pub fn is_of_same_queue(&self, other: &Self) -> bool {
+        (self.index, self.place) == (other.index, other.place)
+    }
+}
+
 impl Session {
     /// Ends the session as [`Session::close`] does, because its connection broke. What its running packed queues
     /// leave is for [`Session::recall`] of the front end's next session.

@@ -73,7 +73,7 @@ pub use leave::Left;
 pub use message::{
     HEADER_LEN, Header, MAX_FDS, MAX_PAYLOAD, Message, ProtocolFeatures, Reply, code,
 };
-pub use peek::Peeked;
+pub use peek::{Peeked, hang_up};
 pub use queues::{MAX_QUEUE_SIZE, QueueInfo};
 pub use record::RECORD_VERSION;
 pub use session::{Info, Session};

@@ -13,15 +13,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, Shutdown, recvmsg, shutdown};
 
 use super::connection::{Connection, receive_with};
 use super::fault::Fault;
 use super::message::{HEADER_LEN, Header, Message, code};
 use super::table;
 
-/// Each of a message or 4 KiB; more than a front end can have written that waits for replies.
-const READS_AT_THE_END: u32 = 64;
+/// Each of a message or 4 KiB: more than a socket holds.
+const READS_AT_THE_END: u32 = 4096;
 
 /// What the socket has.
 #[derive(Debug)]
@@ -108,18 +108,28 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Ends the connection for the front end, whoever else has the socket open. One that is only dropped is there for
+    /// whoever has it open, with all messages that were not taken.
+    pub fn end(self) {
+        hang_up(self.socket());
+    }
+}
+
+/// Ends the connection of a socket for the front end, whoever else has the socket open.
+///
 /// A socket that is closed with something unread in it resets the connection, and the front end gets that error before
-/// the replies that it has not read. So what is left is read, as far as a front end that writes on allows.
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let (mut bytes, mut fds) = ([0; 4096], Vec::new());
-        for _ in 0..READS_AT_THE_END {
-            let got = receive_with(self.socket(), &mut bytes, &mut fds, RecvFlags::empty());
-            if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
-                return;
-            }
-            fds.clear();
+/// the replies that it has not read. So nothing more is let in, and what is there is read.
+pub fn hang_up(socket: &OwnedFd) {
+    // One that is gone needs no end.
+    let _ = shutdown(socket, Shutdown::Both);
+    let (mut bytes, mut fds) = ([0; 4096], Vec::new());
+    for _ in 0..READS_AT_THE_END {
+        let got = receive_with(socket, &mut bytes, &mut fds, RecvFlags::empty());
+        if matches!(got, Ok(None | Some(0)) | Err(Fault::Socket(..))) {
+            return;
         }
+        fds.clear();
     }
 }
 

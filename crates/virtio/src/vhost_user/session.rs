@@ -272,6 +272,12 @@ impl Session {
         self.acked.is_some_and(|f| f & F_LOG_ALL != 0)
     }
 
+    /// The virtio features that are offered, as in the session's [`Offer`].
+    #[must_use]
+    pub fn offered_features(&self) -> Features {
+        self.offer.features
+    }
+
     pub(super) fn offered(&self) -> u64 {
         self.offer.features.bits() | F_LOG_ALL | F_PROTOCOL_FEATURES
     }

@@ -316,7 +316,31 @@ fn who_closes_with_a_message_unread_does_not_reset_the_connection() {
     let file = memfd(4096);
     send_fds(&theirs, &bytes, &[file]);
     assert!(matches!(ours.peek(), Ok(Peeked::Whole(..))));
-    drop(ours);
+    let kept = ours.as_fd().try_clone_to_owned().expect("a copy");
+    ours.end();
     let mut rest = Vec::new();
     assert_eq!(theirs.read_to_end(&mut rest).expect("an end, no reset"), 0);
+    assert!(theirs.write(&bytes).is_err(), "nobody reads any more");
+    drop(kept);
+    assert_eq!(theirs.read_to_end(&mut rest).expect("an end, no reset"), 0);
+}
+
+#[test]
+fn who_only_lets_go_of_a_connection_leaves_its_messages_to_a_successor() {
+    let (mut theirs, ours) = pair();
+    let (fd, watch) = watched();
+    let bytes = [header(12, 1, 8), u64s(&[1])].concat();
+    send_fds(&theirs, &bytes, &[fd]);
+    let kept = ours.as_fd().try_clone_to_owned().expect("a copy");
+    drop(ours);
+    theirs
+        .write_all(&header(1, 1, 0))
+        .expect("somebody is there");
+    let mut successor = Connection::new(kept).expect("a connection");
+    let (message, fds) = whole(&mut successor);
+    assert_eq!((message.code, fds.len()), (12, 1));
+    successor.consume(&message, 1).expect("no fault");
+    assert_eq!(whole(&mut successor).0.code, 1);
+    drop(fds);
+    assert!(is_closed(&watch));
 }

@@ -344,6 +344,15 @@ fn a_packed_queue_goes_on_after_its_connection_broke() {
     assert_eq!(position, 0x8000_8000);
     let left = first.leave(&mut backend);
     assert_eq!(left.len(), 1);
+    let mut backend = Recorder {
+        position: Some(stood),
+        ..Recorder::default()
+    };
+    let mut elsewhere = Session::new(offer());
+    start(&mut elsewhere, &mut backend, &other, 0x8000_8000);
+    let of_other = elsewhere.leave(&mut backend);
+    assert!(!left[0].is_of_same_queue(&of_other[0]));
+    assert!(left[0].is_of_same_queue(&left[0]));
     let again = |file: &OwnedFd, base: u32| {
         let (mut next, mut backend) = (Session::new(offer()), Recorder::default());
         next.recall(left.clone());
