@@ -1,8 +1,12 @@
 //! Drivers whose processes do nothing; their words are said here.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
 use channel::driving::{Choice, DeviceSpec, Refused};
 use channel::link::Link;
 use channel::supervision::Ask;
+use rustix::process::Signal;
 
 use super::*;
 use crate::supervisor::child::Kind;
@@ -130,4 +134,45 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     }
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
+}
+
+/// Keeps a process from dying, for as long as the one lives that is returned: its death stops at its last step, and waits for
+/// who traces it (ptrace(2), `PTRACE_EVENT_EXIT`). None where we must not trace.
+fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
+    let mut tracer = Command::new("sleep");
+    tracer.arg("infinity");
+    let (request, options) = (libc::PTRACE_SEIZE, libc::PTRACE_O_TRACEEXIT);
+    // SAFETY: the closure makes system calls only, on numbers. Who traces a process does so until its own end.
+    unsafe {
+        tracer.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            match libc::ptrace(request, pid, 0usize, options as usize) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let tracer = tracer.spawn();
+    tracer
+        .inspect_err(|error| eprintln!("skipped: nothing can be traced here ({error})"))
+        .ok()
+}
+
+#[test]
+fn who_does_not_die_holds_nobody_up() {
+    let mut world = world();
+    let pid = world.drivers.states()[0].pid.unwrap();
+    let Some(mut tracer) = keep_from_dying(pid) else {
+        return;
+    };
+    world.drivers.want(Vec::new()).unwrap();
+    assert_eq!(world.drivers.dying.len(), 1);
+    assert_eq!(world.drivers.sources().count(), 1, "its end will be seen");
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+    let deadline = Instant::now() + SOON;
+    while !world.drivers.dying.is_empty() {
+        assert!(Instant::now() < deadline, "it lives");
+        world.drivers.turn();
+    }
 }
