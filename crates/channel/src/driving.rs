@@ -8,9 +8,13 @@
 //! ```
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use port::PortId;
 use serde::{Deserialize, Serialize};
+
+/// How long a new driver may take to set its queues up with the switch. It says nothing meanwhile.
+pub const SET_UP: Duration = Duration::from_secs(5);
 
 /// How a driver moves frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -101,7 +105,8 @@ pub struct DriverStart {
 /// Frames that a driver could not pass on, since its process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Refused {
-    /// The interface did not take them: it is down, its queue is full, or they are too long for it.
+    /// The interface did not take them (it is down, its queue is full, or they are too long for it), or the system could not
+    /// hand them over (packets to be cut in a way that virtio has no word for).
     pub by_interface: u64,
     /// They were longer than a buffer.
     pub too_long: u64,

@@ -77,7 +77,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         }
     }
 
-    /// Makes [`Link::recv`] return at once when there is nothing. Sends still wait for room.
+    /// Makes [`Link::recv`] return at once when there is nothing. [`Link::send`] still waits for room.
     ///
     /// # Errors
     /// The system's refusal.
@@ -90,17 +90,39 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// # Errors
     /// The peer is gone, does not read, or the message is too long.
     pub fn send(&self, message: &Out, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_or(message, fds, || self.wait_for_room())
+    }
+
+    /// Sends one message without waiting, to a peer that may never read.
+    ///
+    /// # Errors
+    /// The same, and [`io::ErrorKind::WouldBlock`] when there is no room. The link must be non-blocking.
+    pub fn send_at_once(&self, message: &Out, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_or(message, fds, || Err(Errno::AGAIN.into()))
+    }
+
+    fn send_or(
+        &self,
+        message: &Out,
+        fds: &[BorrowedFd<'_>],
+        no_room: impl Fn() -> io::Result<()>,
+    ) -> io::Result<()> {
         let bytes = postcard::to_extend(message, vec![INLINE]).map_err(io::Error::other)?;
         if bytes.len() <= MAX_INLINE {
-            return self.send_datagram(&bytes, fds);
+            return self.send_datagram(&bytes, fds, no_room);
         }
         let file = to_file(&bytes[1..])?;
         let mut fds = fds.to_vec();
         fds.push(file.as_fd());
-        self.send_datagram(&[IN_FILE], &fds)
+        self.send_datagram(&[IN_FILE], &fds, no_room)
     }
 
-    fn send_datagram(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send_datagram(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        no_room: impl Fn() -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -119,7 +141,7 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
             match sent {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_for_room()?,
+                Err(Errno::AGAIN) => no_room()?,
                 Err(error) => return Err(error.into()),
             }
         }

@@ -33,8 +33,26 @@ const ETHERNET_MTU: u16 = 1500;
 
 /// Why an interface cannot be had, in words for the operator.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct OpenError(String);
+#[error("{text}")]
+pub struct OpenError {
+    text: String,
+    missing: bool,
+}
+
+impl OpenError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            missing: false,
+        }
+    }
+
+    /// There is no such interface, or no such namespace: it may come.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.missing
+    }
+}
 
 /// What was done when the system refused.
 pub(crate) fn context<T>(
@@ -49,7 +67,11 @@ pub(crate) fn context<T>(
             }
             _ => "",
         };
-        OpenError(format!("{}: {error}{hint}", what()))
+        let no_such = [libc::ENODEV, libc::ENXIO, libc::ENOENT];
+        OpenError {
+            missing: error.raw_os_error().is_some_and(|e| no_such.contains(&e)),
+            text: format!("{}: {error}{hint}", what()),
+        }
     })
 }
 
@@ -67,7 +89,7 @@ impl Device {
                     enter(netns)?;
                     Self::open_here(spec)
                 });
-                let panicked = |_| Err(OpenError("the opening thread panicked".to_owned()));
+                let panicked = |_| Err(OpenError::new("the opening thread panicked"));
                 opened.join().unwrap_or_else(panicked)
             }),
         }
@@ -99,7 +121,7 @@ impl Device {
         };
         match self.back_end {
             BackEnd::Tap => tap::check(queue.as_fd()),
-            BackEnd::Packet => packet::check(queue.as_fd(), &self.interface),
+            BackEnd::Packet => packet::check(&self.queues, &self.interface),
         }
     }
 
@@ -111,6 +133,15 @@ impl Device {
         let mtu = mtu.unwrap_or(ETHERNET_MTU);
         let set = self.control.set_mtu(&self.interface, mtu);
         context(set, || format!("the MTU of {}", self.interface))
+    }
+
+    /// Gives the interface another MAC address.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), OpenError> {
+        let set = self.control.set_mac(&self.interface, mac);
+        context(set, || format!("the MAC address of {}", self.interface))
     }
 
     /// How frames are moved.
@@ -165,12 +196,20 @@ fn netns_path(netns: &str) -> PathBuf {
     Path::new("/run/netns").join(netns)
 }
 
-/// Moves this thread into a network namespace.
+/// What kind of file system the files of namespaces are in (`NSFS_MAGIC` of `linux/magic.h`).
+const NSFS: u64 = 0x6e73_6673;
+
+/// Moves this thread into a network namespace. The path is the operator's and may lead to anything, so opening it must not
+/// wait for somebody else.
 fn enter(netns: &str) -> Result<(), OpenError> {
     let path = netns_path(netns);
     let what = || format!("network namespace {}", path.display());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = context(rustix::fs::open(&path, flags, Mode::empty()), what)?;
+    let found = context(rustix::fs::fstatfs(&file), what)?;
+    if found.f_type as u64 != NSFS {
+        return Err(OpenError::new(format!("{}: no namespace", what())));
+    }
     let kind = Some(LinkNameSpaceType::Network);
     let moved = rustix::thread::move_into_link_name_space(file.as_fd(), kind);
     context(moved, what)
@@ -208,10 +247,38 @@ mod tests {
             netns: Some("no-such-netns".to_owned()),
             ..spec
         };
-        let error = Device::open(&elsewhere).unwrap_err().to_string();
+        let error = Device::open(&elsewhere).unwrap_err();
+        assert!(error.is_missing());
+        let error = error.to_string();
         assert!(
             error.starts_with("network namespace /run/netns/no-such-netns: "),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_is_no_namespace_is_not_waited_for() {
+        let folder = std::env::temp_dir().join(format!("lasthop-netns-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let fifo = folder.join("fifo");
+        let none = rustix::fs::CWD;
+        rustix::fs::mkfifoat(none, &fifo, Mode::RUSR).unwrap();
+        let spec = DeviceSpec {
+            choice: Choice::Packet,
+            own: false,
+            interface: "up0".to_owned(),
+            netns: Some(fifo.display().to_string()),
+            address: None,
+            mac: None,
+            mtu: None,
+            queues: 1,
+        };
+        let (done, outcome) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(Device::open(&spec).map(drop)));
+        let outcome = outcome.recv_timeout(std::time::Duration::from_secs(20));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let error = outcome.expect("an answer").unwrap_err();
+        assert!(error.to_string().ends_with("fifo: no namespace"), "{error}");
+        assert!(!error.is_missing());
     }
 }

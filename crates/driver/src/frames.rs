@@ -7,6 +7,8 @@
 
 mod packet;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,7 +50,7 @@ pub(crate) struct Outgoing {
 pub(crate) enum Stop {
     /// All frames were moved.
     Done,
-    /// There is nothing more to receive, or no room to send, for now.
+    /// There is nothing more to receive, or no room to send, for now: the system has said so.
     Wait,
 }
 
@@ -78,9 +80,20 @@ impl Interface {
         received: &mut Vec<Received>,
         refused: &mut Refused,
     ) -> io::Result<Stop> {
-        match self {
-            Self::Tap(tap) => tap.receive(buffers, received),
+        let stop = match self {
+            Self::Tap(tap) => tap.receive(buffers, received, refused),
             Self::Packet(packets) => packets.receive(buffers, received, refused),
+        };
+        match stop {
+            Err(Errno::AGAIN) => Ok(Stop::Wait),
+            Err(Errno::INTR) => Ok(Stop::Done),
+            Err(error) if is_gone(error) => Err(error.into()),
+            // One frame that the system could not say with a virtio header, and has thrown away. Others wait behind it.
+            Err(_) => {
+                refused.by_interface += 1;
+                Ok(Stop::Done)
+            }
+            Ok(stop) => Ok(stop),
         }
     }
 
@@ -124,11 +137,12 @@ impl AsFd for Interface {
 }
 
 /// Errors after which only a new descriptor helps: the interface was removed (`EBADFD` of a TAP device, `ENXIO` and
-/// `ENODEV` of a packet socket), or a packet socket lost it because it was switched off (`ENETDOWN`).
+/// `ENODEV` of a packet socket), or a packet socket lost it because it was switched off (`ENETDOWN`). What is no descriptor of
+/// an interface at all is none either.
 fn is_gone(error: Errno) -> bool {
     matches!(
         error,
-        Errno::BADFD | Errno::NXIO | Errno::NODEV | Errno::NETDOWN
+        Errno::BADFD | Errno::NXIO | Errno::NODEV | Errno::NETDOWN | Errno::BADF | Errno::NOTSOCK
     )
 }
 

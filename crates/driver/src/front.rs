@@ -11,16 +11,16 @@ use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use virtio::features::Features;
 use virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures, code};
 
 use crate::region::{QUEUE_SIZE, QueuePlace, Region};
 
-/// How long the switch may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Acknowledgements that may wait; a socket's buffer has room for many more.
 const IN_FLIGHT: usize = 64;
 /// "Version" and "reply" of a header's flags.
@@ -45,6 +45,8 @@ pub(crate) struct Ring {
 #[derive(Debug)]
 pub(crate) struct Front {
     socket: UnixStream,
+    /// When the set-up must be over.
+    until: Instant,
     /// Messages whose acknowledgement was not read yet.
     unanswered: Vec<u32>,
 }
@@ -54,17 +56,16 @@ fn bad(what: impl Into<String>) -> io::Error {
 }
 
 impl Front {
-    /// Over a connected socket.
+    /// Over a connected socket. The switch is not waited for after `until`.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(socket: OwnedFd, until: Instant) -> io::Result<Self> {
         let socket = UnixStream::from(socket);
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_nonblocking(true)?;
         Ok(Self {
             socket,
+            until,
             unanswered: Vec::new(),
         })
     }
@@ -163,7 +164,7 @@ impl Front {
     /// Every answer that we ask for is one number.
     fn answer(&mut self, code: u32) -> io::Result<u64> {
         let mut bytes = [0; HEADER_LEN + 8];
-        self.socket.read_exact(&mut bytes)?;
+        self.read(&mut bytes)?;
         let (head, body) = bytes.split_at(HEADER_LEN);
         let (head, body) = (head.try_into().ok(), body.try_into().ok());
         let (Some(head), Some(body)) = (head.map(Header::parse), body) else {
@@ -173,6 +174,41 @@ impl Front {
             return Err(bad(format!("no answer to message {code}: {head:?}")));
         }
         Ok(u64::from_ne_bytes(body))
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<()> {
+        let mut got = 0;
+        while got < bytes.len() {
+            match (&self.socket).read(&mut bytes[got..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => got += len,
+                Err(error) => self.wait_after(error, PollFlags::IN)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// If the socket was not ready: waits until it may be.
+    fn wait_after(&self, error: io::Error, flags: PollFlags) -> io::Result<()> {
+        match error.kind() {
+            io::ErrorKind::Interrupted => return Ok(()),
+            io::ErrorKind::WouldBlock => {}
+            _ => return Err(error),
+        }
+        let left = self.until.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&self.socket, flags)];
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(0) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the switch takes too long to set queues up",
+            )),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn send(
@@ -192,10 +228,13 @@ impl Front {
         }
         // A message is far shorter than a socket's buffer: it goes whole or not at all.
         let bytes = [IoSlice::new(&bytes)];
-        let sent = rustix::net::sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL)?;
-        match sent == bytes[0].len() {
-            true => Ok(()),
-            false => Err(io::ErrorKind::WriteZero.into()),
+        loop {
+            let flags = SendFlags::NOSIGNAL;
+            match rustix::net::sendmsg(&self.socket, &bytes, &mut control, flags) {
+                Ok(sent) if sent == bytes[0].len() => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) => self.wait_after(error.into(), PollFlags::OUT)?,
+            }
         }
     }
 }

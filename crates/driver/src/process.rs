@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
+use std::time::Instant;
 
-use channel::driving::{DriverStart, Refused};
+use channel::driving::{self, DriverStart, Refused};
 use channel::link::{Link, Received};
 use channel::supervision::{Ask, Tell};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -165,7 +166,7 @@ fn drive(
     queues: Vec<OwnedFd>,
 ) -> Result<(), Ending> {
     link.set_nonblocking()?;
-    let mut front = Front::new(switch)?;
+    let mut front = Front::new(switch, Instant::now() + driving::SET_UP)?;
     let region = Arc::new(Region::new(start.queues)?);
     let interfaces = queues
         .into_iter()

@@ -5,6 +5,8 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::guest::GuestSpec;
@@ -13,8 +15,8 @@ use e2e::netns::Netns;
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::process::{Process, send as signal};
 use e2e::traffic::{iperf, ping, reachable};
-use e2e::turn;
 use e2e::wait::eventually;
+use e2e::{Turn, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
@@ -24,8 +26,41 @@ const SOON: Duration = Duration::from_secs(20);
 /// Bytes of a checked TCP transfer in each direction.
 const LOAD: usize = 32 << 20;
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+/// What a test has for itself.
+struct World {
+    turn: Turn,
+    folder: TempDir,
+}
+
+impl World {
+    fn step(&self, what: &str) {
+        self.turn.step(what);
+    }
+}
+
+/// The machine, a folder, and so many network namespaces; none where they cannot be had, and the test is to end.
+fn world<const N: usize>() -> Option<(World, [Netns; N])> {
+    if !Netns::allowed() {
+        return None;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let netns = std::array::from_fn(|n| Netns::new(&format!("netns{n}"), folder.path()));
+    Some((World { turn, folder }, netns))
+}
+
+fn start(parts: &[&str]) -> Lasthop {
+    Lasthop::start(&parts.concat())
+}
+
+/// A command that Lasthop must refuse with these words.
+fn refuses(lasthop: &Lasthop, command: &str, words: &str) {
+    let output = lasthop.cli(&command.split(' ').collect::<Vec<_>>());
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && complaint.contains(words),
+        "{command}: {complaint}"
+    );
 }
 
 /// A `[[port]]` of kind `tap` in a namespace.
@@ -83,6 +118,26 @@ fn transfer(from: &Netns, to: &Netns, address: &str, size: usize) {
     });
 }
 
+/// TCP transfers from one namespace to the other and back, by their addresses.
+fn both_ways(near: (&Netns, &str), far: (&Netns, &str), size: usize) {
+    // Each transfer has a port of its own: the one before may have left connections behind.
+    static PORT: AtomicU16 = AtomicU16::new(5001);
+    for (from, (to, address)) in [(near.0, far), (far.0, near)] {
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        transfer(from, to, &format!("{address}:{port}"), size);
+    }
+}
+
+/// Switches features of an interface off.
+fn ethtool_off(netns: &Netns, interface: &str, features: &str) {
+    netns.run(|| {
+        let off = features.split(' ').flat_map(|feature| [feature, "off"]);
+        let mut ethtool = Command::new("ethtool");
+        let output = ethtool.args(["-K", interface]).args(off).output();
+        assert!(output.expect("ethtool runs").status.success());
+    });
+}
+
 /// Asks over UDP until an answer comes; how often it asked.
 fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
     for socket in [from, to] {
@@ -129,24 +184,15 @@ fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
 
 #[test]
 fn tap_ports_join_two_namespaces() {
-    if !Netns::allowed() {
+    let Some((world, [a, b])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
-    let config = [
+    };
+    let more = "mac = \"02:00:00:00:00:77\"\ninterface = \"lan0\"";
+    let lasthop = start(&[
         "[switch]\nname = \"host1\"\n",
         &tap("t0", &a.path(), "10.1.0.1/24", "mtu = 1500"),
-        &tap(
-            "t1",
-            &b.path(),
-            "10.1.0.2/24",
-            "mac = \"02:00:00:00:00:77\"\ninterface = \"lan0\"",
-        ),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
+        &tap("t1", &b.path(), "10.1.0.2/24", more),
+    ]);
     for port in ["t0", "t1"] {
         let status = lasthop.wait_port(port, "up");
         assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
@@ -155,12 +201,11 @@ fn tap_ports_join_two_namespaces() {
     }
     assert!(b.ip("link show lan0").contains("02:00:00:00:00:77"));
     assert!(b.ip("address show lan0").contains("10.1.0.2/24"));
-    turn.step("TCP both ways");
+    world.step("TCP both ways");
     let before = lasthop.stats();
-    transfer(&a, &b, "10.1.0.2:5001", LOAD);
-    transfer(&b, &a, "10.1.0.1:5001", LOAD);
+    both_ways((&a, "10.1.0.1"), (&b, "10.1.0.2"), LOAD);
     let moved = lasthop.stats().since(&before);
-    turn.step(&format!("{moved:?}"));
+    world.step(&format!("{moved:?}"));
     for port in ["t0", "t1"] {
         let (packets, bytes) = (
             moved.sent(port),
@@ -173,7 +218,7 @@ fn tap_ports_join_two_namespaces() {
             "super-frames cross whole: {moved:?}"
         );
     }
-    turn.step("cut and checksummed where an interface wants that");
+    world.step("cut and checksummed where an interface wants that");
     b.ip("link set lan0 down");
     b.ip("link set lan0 up");
     transfer(&a, &b, "10.1.0.2:5002", LOAD / 8);
@@ -199,12 +244,9 @@ fn proc_status(pid: u32, key: &str) -> String {
 
 #[test]
 fn a_driver_has_no_rights() {
-    if !Netns::allowed() {
+    let Some((_world, [a])) = world() else {
         return;
-    }
-    let _turn = turn();
-    let folder = folder();
-    let a = Netns::new("a", folder.path());
+    };
     let lasthop = Lasthop::start(&tap("t0", &a.path(), "10.1.0.1/24", "queues = 2"));
     lasthop.wait_port("t0", "up");
     let pid = driver_pid(&lasthop, "t0").expect("a driver");
@@ -253,45 +295,32 @@ fn uplink(netns: &Path, more: &str) -> String {
 
 #[test]
 fn a_packet_uplink_leads_to_the_wire() {
-    if !Netns::allowed() {
+    let Some((world, [host, far, near])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    };
     wire(&host, &far);
     far.ip("address add 10.1.0.9/24 dev wire0");
-    let config = [
+    let lasthop = start(&[
         &tap("t0", &near.path(), "10.1.0.1/24", ""),
         &uplink(&host.path(), "driver = \"auto\""),
-    ]
-    .map(String::as_str)
-    .concat();
-    let lasthop = Lasthop::start(&config);
+    ]);
     let status = lasthop.wait_port("uplink", "up");
     assert_eq!(status["driver_process"]["back_end"], "packet", "{status}");
-    turn.step("TCP both ways");
+    world.step("TCP both ways");
     let before = lasthop.stats();
-    transfer(&near, &far, "10.1.0.9:5001", LOAD);
-    transfer(&far, &near, "10.1.0.1:5001", LOAD);
+    let ends = ((&near, "10.1.0.1"), (&far, "10.1.0.9"));
+    both_ways(ends.0, ends.1, LOAD);
     let moved = lasthop.stats().since(&before);
-    turn.step(&format!("{moved:?}"));
+    world.step(&format!("{moved:?}"));
     for port in ["t0", "uplink"] {
         assert!(
             moved.sent(port) < LOAD as u64 / 1448,
             "super-frames cross whole: {moved:?}"
         );
     }
-    turn.step("without offloads on the wire");
-    far.run(|| {
-        let off = [
-            "-K", "wire0", "tx", "off", "tso", "off", "gso", "off", "gro", "off",
-        ];
-        let output = std::process::Command::new("ethtool").args(off).output();
-        assert!(output.expect("ethtool runs").status.success());
-    });
-    transfer(&near, &far, "10.1.0.9:5002", LOAD / 8);
-    transfer(&far, &near, "10.1.0.1:5002", LOAD / 8);
+    world.step("without offloads on the wire");
+    ethtool_off(&far, "wire0", "tx tso gso gro");
+    both_ways(ends.0, ends.1, LOAD / 8);
     lasthop.stop();
 }
 
@@ -303,59 +332,41 @@ fn host_with_trunk(
     interface: &str,
     host: &Netns,
 ) -> Lasthop {
-    let tap = |name, netns: &Netns, net: &str, more: &str| {
-        tap(
-            name,
-            &netns.path(),
-            &format!("10.{net}.0.{number}/24"),
-            more,
-        )
-    };
-    let config = [
+    let address = |net| format!("10.{net}.0.{number}/24");
+    let trunk = "driver = \"packet\"\ntrunk = [\"blue\", \"default\"]\nqueues = 2";
+    start(&[
         "[[segment]]\nname = \"blue\"\nvlan = 10\n",
-        &tap("blue0", blue, "2", "segment = \"blue\""),
-        &tap("plain0", plain, "1", ""),
-        &uplink(
-            &host.path(),
-            "driver = \"packet\"\ntrunk = [\"blue\", \"default\"]\nqueues = 2",
-        )
-        .replace("up0", interface),
-    ]
-    .concat();
-    Lasthop::start(&config)
+        &tap("blue0", &blue.path(), &address(2), "segment = \"blue\""),
+        &tap("plain0", &plain.path(), &address(1), ""),
+        &uplink(&host.path(), trunk).replace("up0", interface),
+    ])
 }
 
 #[test]
 fn a_trunk_uplink_carries_tags() {
-    if !Netns::allowed() {
+    let Some((world, [host, blue, plain, far, far_blue, far_plain])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let netns = |name| Netns::new(name, folder.path());
-    let [host, blue, plain] = ["host", "blue", "plain"].map(netns);
-    let [far, far_blue, far_plain] = ["far", "far_blue", "far_plain"].map(netns);
+    };
     wire(&host, &far);
     let here = host_with_trunk(&blue, &plain, 1, "up0", &host);
     let there = host_with_trunk(&far_blue, &far_plain, 9, "wire0", &far);
     for lasthop in [&here, &there] {
         pairs_run(lasthop, "uplink", 2);
     }
-    turn.step("the tagged segment, both ways");
+    world.step("the tagged segment, both ways");
     let before = here.stats();
-    transfer(&blue, &far_blue, "10.2.0.9:5001", LOAD / 4);
-    transfer(&far_blue, &blue, "10.2.0.1:5001", LOAD / 4);
-    turn.step("the untagged one");
-    transfer(&plain, &far_plain, "10.1.0.9:5001", LOAD / 4);
-    transfer(&far_plain, &plain, "10.1.0.1:5001", LOAD / 4);
+    let tagged = ((&blue, "10.2.0.1"), (&far_blue, "10.2.0.9"));
+    both_ways(tagged.0, tagged.1, LOAD / 4);
+    world.step("the untagged one");
+    both_ways((&plain, "10.1.0.1"), (&far_plain, "10.1.0.9"), LOAD / 4);
     let moved = here.stats().since(&before);
-    turn.step(&format!("{moved:?}"));
+    world.step(&format!("{moved:?}"));
     let sent = moved.sent("uplink");
     assert!(
         sent < LOAD as u64 / 1448,
         "super-frames cross whole: {moved:?}"
     );
-    turn.step("nobody is in both");
+    world.step("nobody is in both");
     plain.ip("address add 10.2.0.7/24 dev plain0");
     let stranger = plain.udp("10.2.0.7:0");
     let asked = far_blue.udp("10.2.0.9:0");
@@ -364,18 +375,11 @@ fn a_trunk_uplink_carries_tags() {
         .expect("a time-out");
     let _ = stranger.send_to(b"hello", asked.local_addr().expect("bound"));
     assert!(asked.recv_from(&mut [0; 16]).is_err());
-    turn.step("without offloads for tags");
+    world.step("without offloads for tags");
     for (netns, interface) in [(&host, "up0"), (&far, "wire0")] {
-        netns.run(|| {
-            let off = [
-                "-K", interface, "txvlan", "off", "rxvlan", "off", "tso", "off", "tx", "off",
-            ];
-            let output = std::process::Command::new("ethtool").args(off).output();
-            assert!(output.expect("ethtool runs").status.success());
-        });
+        ethtool_off(netns, interface, "txvlan rxvlan tso tx");
     }
-    transfer(&blue, &far_blue, "10.2.0.9:5002", LOAD / 8);
-    transfer(&far_blue, &blue, "10.2.0.1:5002", LOAD / 8);
+    both_ways(tagged.0, tagged.1, LOAD / 8);
     here.stop();
     there.stop();
 }
@@ -391,23 +395,18 @@ fn guest(lasthop: &Lasthop, name: &str, number: u8) -> FakeGuest {
 
 #[test]
 fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
-    if !Netns::allowed() {
+    let Some((world, [host, far, near])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    };
     wire(&host, &far);
     far.ip("address add 10.1.0.9/24 dev wire0");
-    let config = [
+    let lasthop = start(&[
         // Apart from the guests, whose checker takes what the namespaces broadcast for damage.
         "[[segment]]\nname = \"net\"\n",
         GUESTS,
         &tap("t0", &near.path(), "10.1.0.1/24", "segment = \"net\""),
         &uplink(&host.path(), "driver = \"packet\"\nsegment = \"net\""),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
+    ]);
     let (mut a, mut b) = (guest(&lasthop, "a", 1), guest(&lasthop, "b", 2));
     let flow = Flow::v4(1, 2);
     introduce(&mut a, &mut b, flow);
@@ -457,7 +456,7 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
             }
             back.join().expect("an answer in the end")
         });
-        turn.step(&format!(
+        world.step(&format!(
             "{port} after {how:?}: {questions} questions, {:.1} ms until the answer",
             died.elapsed().as_secs_f64() * 1e3
         ));
@@ -481,65 +480,35 @@ fn a_driver_that_dies_is_replaced_and_guests_do_not_notice() {
 
 #[test]
 fn ports_with_drivers_come_and_go() {
-    if !Netns::allowed() {
+    let Some((world, [a, b])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
+    };
     let lasthop = Lasthop::start(&tap("t0", &a.path(), "10.1.0.1/24", ""));
     lasthop.wait_port("t0", "up");
-    turn.step("a TAP port at run time");
+    world.step("a TAP port at run time");
     let netns = b.path().display().to_string();
     let add = ["port", "add", "t1", "--kind", "tap", "--netns", &netns];
     lasthop.ok(&[&add[..], &["--address", "10.1.0.2/24"]].concat());
     lasthop.wait_port("t1", "up");
     transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
-    turn.step("control is killed: its successor has the drivers as they are");
+    world.step("control is killed: its successor has the drivers as they are");
     let pids = ["t0", "t1"].map(|port| driver_pid(&lasthop, port));
     let control = lasthop.pid("lasthop-control").expect("control runs");
     lasthop.kill_control();
     lasthop.wait_control(control);
     assert_eq!(pids, ["t0", "t1"].map(|port| driver_pid(&lasthop, port)));
     transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
-    turn.step("what cannot be had changes nothing");
-    let missing = [
-        "port",
-        "add",
-        "x",
-        "--kind",
-        "uplink",
-        "--interface",
-        "nowhere0",
-    ];
-    let refused = lasthop.cli(&missing);
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        !refused.status.success() && complaint.contains("interface nowhere0: No such device"),
-        "{complaint}"
-    );
-    let taken = [
-        "port",
-        "add",
-        "x",
-        "--kind",
-        "tap",
-        "--interface",
-        "t1",
-        "--netns",
-        &netns,
-    ];
-    let refused = lasthop.cli(&taken);
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        complaint.contains("the interface of port \"t1\""),
-        "{complaint}"
-    );
+    world.step("what cannot be had changes nothing");
+    let add = "port add x --kind";
+    let loopback = format!("{add} uplink --interface lo");
+    refuses(&lasthop, &loopback, "lo: not an Ethernet interface");
+    let taken = format!("{add} tap --interface t1 --netns {netns}");
+    refuses(&lasthop, &taken, "the interface of port \"t1\"");
     assert_eq!(pids, ["t0", "t1"].map(|port| driver_pid(&lasthop, port)));
-    turn.step("it goes");
+    world.step("it goes");
     lasthop.ok(&["port", "remove", "t1"]);
     assert!(!b.ip("link show").contains("t1"));
-    turn.step("somebody removes the interface: it is made again");
+    world.step("somebody removes the interface: it is made again");
     a.ip("link delete t0");
     eventually("t0 is back", SOON, || {
         a.ip("address show").contains("10.1.0.1/24").then_some(())
@@ -550,38 +519,142 @@ fn ports_with_drivers_come_and_go() {
 
 #[test]
 fn an_uplink_waits_for_its_interface() {
-    if !Netns::allowed() {
+    let Some((world, [host, far, near])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    };
     wire(&host, &far);
     far.ip("address add 10.1.0.9/24 dev wire0");
-    let config = [
-        tap("t0", &near.path(), "10.1.0.1/24", ""),
-        uplink(&host.path(), "driver = \"xdp\""),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
+    let lasthop = start(&[
+        &tap("t0", &near.path(), "10.1.0.1/24", ""),
+        &uplink(&host.path(), "driver = \"xdp\""),
+    ]);
     lasthop.wait_port("uplink", "up");
     assert!(
         lasthop.log().contains("\"packet\" is used"),
         "{}",
         lasthop.log()
     );
-    turn.step("switched off");
+    world.step("switched off");
     host.ip("link set up0 down");
     lasthop.wait_reason("uplink", "interface up0 is down");
     host.ip("link set up0 up");
     lasthop.wait_port("uplink", "up");
-    turn.step("removed");
+    world.step("removed");
     host.ip("link delete up0");
     lasthop.wait_reason("uplink", "interface up0: No such device");
     wire(&host, &far);
     far.ip("address add 10.1.0.9/24 dev wire0");
     lasthop.wait_port("uplink", "up");
     transfer(&near, &far, "10.1.0.9:5001", 1 << 20);
+    lasthop.stop();
+}
+
+#[test]
+fn an_uplink_may_come_before_its_interface() {
+    let Some((world, [host, far, near])) = world() else {
+        return;
+    };
+    let missing = "interface up0: No such device";
+    let lasthop = start(&[
+        GUESTS,
+        &tap("t0", &near.path(), "10.1.0.1/24", ""),
+        &uplink(&host.path(), ""),
+    ]);
+    lasthop.wait_reason("uplink", missing);
+    let list = lasthop.ok(&["port", "list"]);
+    assert!(list.contains(missing), "{list}");
+    let log = lasthop.log();
+    let warning = |line: &str| line.contains("WARN") && line.contains(missing);
+    assert!(log.lines().any(warning), "{log}");
+    world.step("a change and a new control are as good as ever");
+    near.ip("address add 10.1.0.3/24 dev t0");
+    lasthop.ok(&["port", "set", "uplink", "--queues", "2"]);
+    lasthop.ok(&["port", "set", "t0", "--mtu", "1400"]);
+    let control = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_control();
+    lasthop.wait_control(control);
+    lasthop.wait_reason("uplink", missing);
+    world.step("the interface comes");
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    pairs_run(&lasthop, "uplink", 2);
+    both_ways((&near, "10.1.0.3"), (&far, "10.1.0.9"), 1 << 20);
+    world.step("it goes, and while it is away another port with one comes");
+    host.ip("link delete up0");
+    lasthop.wait_reason("uplink", missing);
+    let netns = far.path().display().to_string();
+    let add = ["port", "add", "up1", "--kind", "uplink", "--netns", &netns];
+    lasthop.ok(&[&add[..], &["--interface", "wire1"]].concat());
+    lasthop.wait_reason("up1", "interface wire1: No such device");
+    lasthop.ok(&["port", "set", "uplink", "--queues", "1"]);
+    far.ip("link add wire1 type veth peer name wire2");
+    lasthop.wait_reason("up1", "interface wire1 is down");
+    far.ip("link set wire1 up");
+    lasthop.wait_port("up1", "up");
+    assert_eq!(lasthop.port("up1")["driver_process"]["restarts"], 0);
+    lasthop.stop();
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let Some((world, [host, near])) = world() else {
+        return;
+    };
+    // For one queue, and so not for two.
+    host.ip("tuntap add dev up0 mode tap");
+    host.ip("address add 10.1.0.9/24 dev up0");
+    host.ip("link set up0 up");
+    let lasthop = start(&[
+        &tap("t0", &near.path(), "10.1.0.1/24", ""),
+        &uplink(&host.path(), ""),
+    ]);
+    lasthop.wait_port("uplink", "up");
+    near.ip("address add 10.1.0.3/24 dev t0");
+    let before = driver_pid(&lasthop, "t0");
+    let words = "TAP device up0: Invalid argument";
+    refuses(&lasthop, "port set uplink --queues 2", words);
+    assert_eq!(driver_pid(&lasthop, "t0"), before);
+    lasthop.wait_port("uplink", "up");
+    both_ways((&near, "10.1.0.3"), (&host, "10.1.0.9"), 1 << 20);
+    world.step("what can be changed in place is");
+    lasthop.ok(&["port", "set", "t0", "--mac", "02:00:00:00:00:99"]);
+    let link = near.ip("address show t0");
+    assert!(
+        link.contains("02:00:00:00:00:99") && link.contains("10.1.0.3"),
+        "{link}"
+    );
+    assert_eq!(driver_pid(&lasthop, "t0"), before);
+    lasthop.stop();
+}
+
+/// The packet sockets in a namespace, by their numbers (`/proc/net/packet`).
+fn packet_sockets(netns: &Netns) -> Vec<String> {
+    let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/packet"));
+    let table = table.expect("there are packet sockets");
+    let number = |line: &str| line.split_whitespace().last().map(str::to_owned);
+    table.lines().skip(1).filter_map(number).collect()
+}
+
+#[test]
+fn sockets_of_an_interface_that_is_down_are_kept() {
+    let Some((_world, [host, far])) = world() else {
+        return;
+    };
+    wire(&host, &far);
+    let lasthop = start(&[&uplink(&host.path(), "")]);
+    lasthop.wait_port("uplink", "up");
+    let before = packet_sockets(&host);
+    assert_eq!(before.len(), 1);
+    host.ip("link set up0 down");
+    lasthop.wait_reason("uplink", "interface up0 is down");
+    // Some dials long.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        assert_eq!(packet_sockets(&host), before);
+    }
+    host.ip("link set up0 up");
+    lasthop.wait_port("uplink", "up");
+    assert_eq!(packet_sockets(&host).len(), 1);
     lasthop.stop();
 }
 
@@ -592,14 +665,10 @@ fn message(size: usize) -> Vec<u8> {
 
 #[test]
 fn a_guest_without_offloads_talks_with_the_host() {
-    if !Netns::allowed() {
+    let Some((world, [netns])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let netns = Netns::new("a", folder.path());
-    let config = [GUESTS, &tap("t0", &netns.path(), "10.0.0.9/24", "")].concat();
-    let lasthop = Lasthop::start(&config);
+    };
+    let lasthop = start(&[GUESTS, &tap("t0", &netns.path(), "10.0.0.9/24", "")]);
     lasthop.wait_port("t0", "up");
     let shown = netns.ip("-o link show t0");
     let (_, mac) = shown
@@ -610,7 +679,7 @@ fn a_guest_without_offloads_talks_with_the_host() {
     let mut host = [0; 6];
     host.fill_with(|| bytes.next().expect("six pairs").expect("hexadecimal"));
     for (number, offloads) in [(1, testkit::features::ALL_OFFLOADS), (2, 0)] {
-        turn.step(&format!("guest {number}"));
+        world.step(&format!("guest {number}"));
         let name = if number == 1 { "a" } else { "b" };
         let all = testkit::features::ALL_OFFLOADS;
         let config = GuestConfig::default()
@@ -629,7 +698,7 @@ fn a_guest_without_offloads_talks_with_the_host() {
         ));
         let socket = netns.udp(&format!("10.0.0.9:{}", flow.dst_port));
         socket.set_read_timeout(Some(SOON)).expect("a time-out");
-        turn.step(
+        world.step(
             "guest to host, the checksum for somebody else to complete where that was agreed",
         );
         let sent = message(1000);
@@ -644,7 +713,7 @@ fn a_guest_without_offloads_talks_with_the_host() {
         let mut got = vec![0; 2000];
         let (len, from) = socket.recv_from(&mut got).expect("the kernel checked it");
         assert!(got[..len] == sent, "{len} bytes");
-        turn.step("host to guest, which the kernel leaves without a checksum");
+        world.step("host to guest, which the kernel leaves without a checksum");
         socket.send_to(&sent, from).expect("a neighbour");
         let answer = loop {
             let received = guest
@@ -665,15 +734,12 @@ fn a_guest_without_offloads_talks_with_the_host() {
 
 #[test]
 fn what_the_interface_refuses_is_counted() {
-    if !Netns::allowed() {
+    let Some((_world, [host, far])) = world() else {
         return;
-    }
-    let _turn = turn();
-    let folder = folder();
-    let [host, far] = ["host", "far"].map(|name| Netns::new(name, folder.path()));
+    };
     wire(&host, &far);
     host.ip("link set up0 mtu 1000");
-    let lasthop = Lasthop::start(&[GUESTS, &uplink(&host.path(), "")].concat());
+    let lasthop = start(&[GUESTS, &uplink(&host.path(), "")]);
     lasthop.wait_port("uplink", "up");
     let mut a = guest(&lasthop, "a", 1);
     for _ in 0..3 {
@@ -722,24 +788,19 @@ fn turn_mtu(lasthop: &Lasthop, a: &mut FakeGuest) {
 
 #[test]
 fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() {
-    if !Netns::allowed() {
+    let Some((world, [a, b])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
-    let config = [
+    };
+    let lasthop = start(&[
         "[[segment]]\nname = \"blue\"\n",
         &tap("t0", &a.path(), "fd00::1/64", ""),
         &tap("t1", &b.path(), "10.1.0.2/24", "queues = 4"),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
+    ]);
     pairs_run(&lasthop, "t1", 4);
     assert!(a.ip("address show t0").contains("fd00::1/64"));
     a.ip("address add 10.1.0.1/24 dev t0");
     transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
-    turn.step("another MTU");
+    world.step("another MTU");
     lasthop.ok(&["port", "set", "t0", "--mtu", "1300"]);
     assert!(a.ip("link show t0").contains("mtu 1300"));
     assert!(
@@ -749,18 +810,14 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
     transfer(&a, &b, "10.1.0.2:5002", 1 << 20);
     lasthop.ok(&["port", "set", "t0", "--no-mtu"]);
     assert!(a.ip("link show t0").contains("mtu 1500"));
-    turn.step("another segment, and back");
+    world.step("another segment, and back");
     lasthop.ok(&["port", "set", "t0", "--segment", "blue"]);
     lasthop.ok(&["port", "set", "t0", "--segment", "default"]);
     transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
-    turn.step("a socket is nothing for it");
-    let refused = lasthop.cli(&["port", "set", "t0", "--socket", "s"]);
-    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        complaint.contains("expected no socket with kind \"tap\""),
-        "{complaint}"
-    );
-    turn.step("the switch is killed");
+    world.step("a socket is nothing for it");
+    let words = "expected no socket with kind \"tap\"";
+    refuses(&lasthop, "port set t0 --socket s", words);
+    world.step("the switch is killed");
     let before = lasthop.pid("lasthop-switch").expect("a switch");
     signal(before, Signal::KILL);
     eventually("a new switch", SOON, || {
@@ -782,43 +839,32 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
 
 #[test]
 fn as_many_queues_as_a_port_may_have() {
-    if !Netns::allowed() {
+    let Some((_world, [a, b])) = world() else {
         return;
-    }
-    let _turn = turn();
-    let folder = folder();
-    let [a, b] = ["a", "b"].map(|name| Netns::new(name, folder.path()));
-    let config = [
-        tap("t0", &a.path(), "10.1.0.1/24", "queues = 64"),
-        tap("t1", &b.path(), "10.1.0.2/24", ""),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
+    };
+    let lasthop = start(&[
+        &tap("t0", &a.path(), "10.1.0.1/24", "queues = 64"),
+        &tap("t1", &b.path(), "10.1.0.2/24", ""),
+    ]);
     pairs_run(&lasthop, "t0", 64);
-    transfer(&a, &b, "10.1.0.2:5001", 1 << 20);
-    transfer(&b, &a, "10.1.0.1:5001", 1 << 20);
+    both_ways((&a, "10.1.0.1"), (&b, "10.1.0.2"), 1 << 20);
     assert_eq!(lasthop.port("t0")["driver_process"]["restarts"], 0);
     lasthop.stop();
 }
 
 #[test]
 fn a_tap_device_of_somebody_else_is_an_uplink() {
-    if !Netns::allowed() {
+    let Some((_world, [host, near])) = world() else {
         return;
-    }
-    let _turn = turn();
-    let folder = folder();
-    let [host, near] = ["host", "near"].map(|name| Netns::new(name, folder.path()));
+    };
     for (how, driver) in [("multi_queue", "auto"), ("", "tap")] {
         host.ip(&format!("tuntap add dev up0 mode tap {how}"));
         host.ip("address add 10.1.0.9/24 dev up0");
         host.ip("link set up0 up");
-        let config = [
-            tap("t0", &near.path(), "10.1.0.1/24", ""),
-            uplink(&host.path(), &format!("driver = \"{driver}\"")),
-        ]
-        .concat();
-        let lasthop = Lasthop::start(&config);
+        let lasthop = start(&[
+            &tap("t0", &near.path(), "10.1.0.1/24", ""),
+            &uplink(&host.path(), &format!("driver = \"{driver}\"")),
+        ]);
         let status = lasthop.wait_port("uplink", "up");
         assert_eq!(status["driver_process"]["back_end"], "tap", "{status}");
         transfer(&near, &host, "10.1.0.9:5001", 1 << 20);
@@ -831,29 +877,25 @@ fn a_tap_device_of_somebody_else_is_an_uplink() {
 
 #[test]
 fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
-    if !Netns::allowed() {
+    let Some((_world, [host])) = world() else {
         return;
-    }
-    let _turn = turn();
-    let folder = folder();
-    let host = Netns::new("host", folder.path());
+    };
     host.ip("link add there0 type veth peer name there1");
     let path = host.path().display().to_string();
+    // The first port's interface is made before the second one's is found out about.
+    let first = tap("first0", &host.path(), "10.1.0.1/24", "");
     let at = |kind: &str, interface: &str, more: &str| {
         format!(
-            "[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\ninterface = \"{interface}\"\n{more}\n"
+            "{first}[[port]]\nname = \"p\"\nkind = \"{kind}\"\nnetns = \"{path}\"\ninterface = \"{interface}\"\n{more}\n"
         )
     };
-    let expected = ":5: port.interface: expected an interface that can be opened, found ";
+    let line = first.lines().count() + 5;
+    let expected =
+        format!(":{line}: port.interface: expected an interface that can be opened, found ");
+    let mac = "mac = \"02:00:00:00:00:01\"";
+    let nowhere =
+        at("tap", "t0", mac).replace(&format!("{path}\"\ninterface"), "nowhere\"\ninterface");
     for (config, found) in [
-        (
-            at("uplink", "nowhere0", ""),
-            "interface nowhere0: No such device",
-        ),
-        (
-            at("uplink", "nowhere0", "driver = \"packet\""),
-            "interface nowhere0: No such device",
-        ),
         (
             at("uplink", "lo", ""),
             "interface lo: not an Ethernet interface",
@@ -863,19 +905,16 @@ fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
             "TAP device there0: Invalid argument",
         ),
         (at("tap", "there0", ""), "interface there0 exists already"),
-        (
-            at("tap", "t0", "mac = \"02:00:00:00:00:01\"").replace(&path, "nowhere"),
-            "network namespace /run/netns/nowhere",
-        ),
+        (nowhere, "network namespace /run/netns/nowhere"),
     ] {
         let (status, complaint) = Lasthop::refused(&config);
         assert_eq!(status, 2, "{complaint}");
         assert!(
-            complaint.contains(expected) && complaint.contains(found),
+            complaint.contains(&expected) && complaint.contains(found),
             "{found}: {complaint}"
         );
+        assert!(!host.ip("link show").contains("first0"), "nothing is left");
     }
-    assert!(!host.ip("link show").contains("t0:"));
 }
 
 /// Slower than this, TCP lives on retransmissions: emulated guests reach far more.
@@ -892,39 +931,34 @@ fn serve_iperf(netns: &Netns, folder: &Path, name: &str) -> Process {
 
 #[test]
 fn virtual_machines_talk_with_the_host_and_the_wire() {
-    if !Netns::allowed() {
+    let Some((world, [host, far, near])) = world() else {
         return;
-    }
-    let turn = turn();
-    let folder = folder();
-    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    };
     wire(&host, &far);
     far.ip("address add 10.0.0.8/24 dev wire0");
-    let config = [
+    let lasthop = start(&[
         GUESTS,
         &tap("t0", &near.path(), "10.0.0.9/24", ""),
         &uplink(&host.path(), ""),
-    ]
-    .concat();
-    let lasthop = Lasthop::start(&config);
-    turn.step("boot a guest with all offloads and one without");
+    ]);
+    world.step("boot a guest with all offloads and one without");
     let full = GuestSpec::dialing("a", lasthop.socket("a.sock"))
         .ip("10.0.0.1/24")
         .start();
     let plain = GuestSpec::dialing("b", lasthop.socket("b.sock"));
     let plain = plain.ip("10.0.0.2/24").no_offloads().start();
     let _servers = [
-        serve_iperf(&near, folder.path(), "near_iperf"),
-        serve_iperf(&far, folder.path(), "far_iperf"),
+        serve_iperf(&near, world.folder.path(), "near_iperf"),
+        serve_iperf(&far, world.folder.path(), "far_iperf"),
     ];
     for (what, guest) in [("full", &mut full.ready()), ("plain", &mut plain.ready())] {
         for address in ["10.0.0.9", "10.0.0.8"] {
-            turn.step(&format!("{what} guest and {address}"));
+            world.step(&format!("{what} guest and {address}"));
             assert!(reachable(guest, address));
             assert_eq!(ping(guest, address, 50).lost(), 0);
             for options in ["", "-R"] {
                 let run = iperf(guest, address, 1, options);
-                turn.step(&format!("TCP {options}: {run:?}"));
+                world.step(&format!("TCP {options}: {run:?}"));
                 assert!(run.bits_per_second > SLOW, "{run:?}");
             }
         }

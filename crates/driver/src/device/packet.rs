@@ -2,7 +2,7 @@
 //! port leads to the wire. Where there are several queues, the system spreads flows over them.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use channel::driving::{BackEnd, DeviceSpec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -22,7 +22,7 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
     let what = || format!("interface {name}");
     let index = context(control.index(name), what)?;
     if !context(control.is_ethernet(name), what)? {
-        return Err(OpenError(format!(
+        return Err(OpenError::new(format!(
             "interface {name}: not an Ethernet interface"
         )));
     }
@@ -116,15 +116,23 @@ fn get(socket: &OwnedFd, level: i32, option: i32) -> io::Result<i32> {
     Ok(value)
 }
 
-/// Whether the interface is there and on.
-pub(super) fn check(socket: BorrowedFd<'_>, name: &str) -> Result<(), NotReady> {
+/// Whether the interface is there and on. Sockets stay bound to one that is switched off and on.
+pub(super) fn check(sockets: &[OwnedFd], name: &str) -> Result<(), NotReady> {
+    let socket = sockets.first().ok_or(NotReady::Gone)?.as_fd();
     // A socket whose interface was removed is bound to none, even if there is a new one of that name.
     let bound = bound_to(socket).map_err(|_| NotReady::Gone)?;
     if bound <= 0 {
         return Err(NotReady::Gone);
     }
     match is_up(socket, name) {
-        Ok(true) => Ok(()),
+        Ok(true) => {
+            // Each socket still wants to tell that it was down, which would be the end of whoever uses it next.
+            let told = |socket| get(socket, libc::SOL_SOCKET, libc::SO_ERROR).map(drop);
+            sockets
+                .iter()
+                .try_for_each(told)
+                .map_err(|_| NotReady::Gone)
+        }
         Ok(false) => Err(NotReady::Down(name.to_owned())),
         Err(_) => Err(NotReady::Gone),
     }

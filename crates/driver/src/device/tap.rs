@@ -31,7 +31,7 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
     let name = &spec.interface;
     let exists = control.index(name).is_ok();
     if spec.own && exists {
-        return Err(OpenError(format!("interface {name} exists already")));
+        return Err(OpenError::new(format!("interface {name} exists already")));
     }
     let first = context(attach_first(spec), || format!("TAP device {name}"))?;
     let mut queues = vec![first];

@@ -6,7 +6,7 @@
 //! The header that the system reads and writes has 10 bytes, without `num_buffers`. The system takes the outermost VLAN
 //! tag off (it would be in the frame on the wire) and tells it beside; it is put back here.
 
-use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
@@ -79,7 +79,7 @@ impl Packets {
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
         refused: &mut Refused,
-    ) -> io::Result<Stop> {
+    ) -> Result<Stop, Errno> {
         let buffers = &buffers[..buffers.len().min(BATCH)];
         for (at, buffer) in buffers.iter().enumerate() {
             let header = buffer.wrapping_add(HEADROOM as usize);
@@ -89,40 +89,32 @@ impl Packets {
             head.msg_control = self.control[at].as_mut_ptr().cast();
             head.msg_controllen = size_of::<[u64; CONTROL]>() as _;
         }
-        let got = match self.receive_some(buffers.len()) {
-            Ok(got) => got,
-            Err(Errno::AGAIN) => return Ok(Stop::Wait),
-            Err(Errno::INTR) => return Ok(Stop::Done),
-            Err(error) => return Err(error.into()),
-        };
-        for (at, buffer) in buffers[..got].iter().enumerate() {
-            let frame = self.finish(at, *buffer);
-            if frame.len == 0 {
-                refused.too_long += 1;
+        let mut done = 0;
+        // A call that brings fewer than it may was ended by an empty socket or by a frame that the system could not hand
+        // over; only the next call says which, and until it has said "empty" there will be no wake-up.
+        while done < buffers.len() {
+            let got = self.receive_some(done..buffers.len())?;
+            for (at, buffer) in buffers.iter().enumerate().skip(done).take(got) {
+                let frame = self.finish(at, *buffer);
+                if frame.len == 0 {
+                    refused.too_long += 1;
+                }
+                received.push(frame);
             }
-            received.push(frame);
+            done += got;
         }
-        Ok(if got < buffers.len() {
-            Stop::Wait
-        } else {
-            Stop::Done
-        })
+        Ok(Stop::Done)
     }
 
-    fn receive_some(&mut self, count: usize) -> Result<usize, Errno> {
+    fn receive_some(&mut self, which: Range<usize>) -> Result<usize, Errno> {
         let flags = libc::MSG_DONTWAIT as _;
-        let messages = self.messages.as_mut_ptr();
-        // SAFETY: the first `count` messages were described by the caller of this: their pieces and control buffers
-        // are as long as they say and live until the call returns; nobody else uses the tables meanwhile.
-        let got = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages,
-                count as _,
-                flags,
-                ptr::null_mut(),
-            )
-        };
+        let messages = &mut self.messages[which];
+        let (first, count) = (messages.as_mut_ptr(), messages.len());
+        let (socket, no_limit) = (self.socket.as_raw_fd(), ptr::null_mut());
+        // SAFETY: the messages were described by the caller of this: their pieces and control buffers are as long as they say
+        // and mapped until the call returns; nobody else uses the tables meanwhile. What the pieces point to may be written by
+        // others too, which is no matter to the system.
+        let got = unsafe { libc::recvmmsg(socket, first, count as _, flags, no_limit) };
         usize::try_from(got).map_err(|_| last_error())
     }
 
@@ -137,13 +129,15 @@ impl Packets {
             return Received { start, len: 0 };
         }
         let len = HEADER + body as u32;
-        // SAFETY: the 2 bytes lie inside the buffer, between the system's header and the frame; nobody else writes
-        // the buffer before it is lent to the switch.
+        // SAFETY: the 2 bytes lie inside the buffer, between the system's header and the frame, and the buffer is mapped. The
+        // switch has the same memory and may write it at any time: no reference is made to it, and nothing read from it is
+        // relied on.
         unsafe { set_num_buffers(buffer.wrapping_add(HEADROOM as usize)) };
         match self.tag(at) {
             None => Received { start, len },
             Some(tag) => {
-                // SAFETY: the buffer's headroom, header and addresses lie inside of it, and it is ours as above.
+                // SAFETY: headroom, header and addresses lie inside the buffer (the frame is longer than they are), which is
+                // used as above.
                 unsafe { insert_tag(buffer, tag) };
                 Received {
                     start: 0,
@@ -212,9 +206,10 @@ fn tag_of(data: &libc::tpacket_auxdata) -> Option<[u8; TAG]> {
 /// Completes the system's header to one of [`net::LEN`] bytes: `num_buffers` is 0 from a driver (5.1.6.2).
 ///
 /// # Safety
-/// `header` is the address of [`net::LEN`] writable bytes that nobody else writes.
+/// `header` is the address of [`net::LEN`] mapped, writable bytes. Another process may write them meanwhile; in this one nobody
+/// else does.
 unsafe fn set_num_buffers(header: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: all bytes lie in what the caller promises, and no reference to them is made.
     unsafe { ptr::write_bytes(header.add(SHORT_HEADER), 0, net::LEN - SHORT_HEADER) };
 }
 
@@ -222,9 +217,11 @@ unsafe fn set_num_buffers(header: *mut u8) {
 /// then starts later.
 ///
 /// # Safety
-/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses, which nobody else writes.
+/// `buffer` is the address of [`HEADROOM`], a header, and a frame with both addresses: mapped, writable bytes. Another process
+/// may write them meanwhile, and then the frame is what it makes of it; in this one nobody else does.
 unsafe fn insert_tag(buffer: *mut u8, tag: [u8; TAG]) {
-    // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy` allows.
+    // SAFETY: all bytes lie in what the caller promises; source and target overlap, which `copy` allows. The header is decoded
+    // from a copy of our own, no value of it is used as a length or an address here, and no reference to the buffer is made.
     unsafe {
         ptr::copy(buffer.add(TAG), buffer, net::LEN + ADDRESSES);
         ptr::copy(tag.as_ptr(), buffer.add(net::LEN + ADDRESSES), TAG);

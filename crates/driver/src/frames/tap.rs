@@ -1,9 +1,9 @@
 //! A queue of a TAP device (Linux, `Documentation/networking/tuntap.rst`): each read is a frame with its header of 12
 //! bytes, each write likewise. There is no call for several.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use channel::driving::Refused;
 use rustix::io::Errno;
 
 use super::{HEADER, HEADROOM, Outgoing, ROOM, Received, Stop, last_error};
@@ -21,17 +21,17 @@ impl Tap {
         &mut self,
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
-    ) -> io::Result<Stop> {
+        refused: &mut Refused,
+    ) -> Result<Stop, Errno> {
         for buffer in buffers {
-            match self.read(*buffer) {
-                Ok(len) => received.push(Received {
-                    start: HEADROOM,
-                    len,
-                }),
-                Err(Errno::AGAIN) => return Ok(Stop::Wait),
-                Err(Errno::INTR) => return Ok(Stop::Done),
-                Err(error) => return Err(error.into()),
+            let mut len = self.read(*buffer)?;
+            // A longer frame is cut, and nothing says so; no whole one is so long.
+            if len >= HEADER + ROOM as u32 {
+                refused.too_long += 1;
+                len = 0;
             }
+            let start = HEADROOM;
+            received.push(Received { start, len });
         }
         Ok(Stop::Done)
     }
@@ -40,7 +40,7 @@ impl Tap {
         let start = buffer.wrapping_add(HEADROOM as usize);
         let room = HEADER as usize + ROOM;
         // SAFETY: the buffer has HEADROOM + HEADER + ROOM bytes of memory that is mapped for as long as this process
-        // works with it; only the system writes it here, and the bytes are never looked at as Rust values.
+        // works with it. The switch may write it too, so the bytes are never looked at as Rust values.
         let got = unsafe { libc::read(self.0.as_raw_fd(), start.cast(), room) };
         match u32::try_from(got) {
             Ok(len) if len > HEADER => Ok(len),

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::*;
 
@@ -30,6 +31,11 @@ fn honest(code: u32, _: &[u8]) -> Vec<u8> {
     }
 }
 
+fn front(socket: UnixStream) -> Front {
+    let soon = Instant::now() + Duration::from_secs(20);
+    Front::new(socket.into(), soon).unwrap()
+}
+
 /// A connection to a switch with this script, which returns the codes that it heard.
 fn connect(script: Script) -> (Front, JoinHandle<Vec<u32>>) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -46,7 +52,7 @@ fn connect(script: Script) -> (Front, JoinHandle<Vec<u32>>) {
         }
         heard
     });
-    (Front::new(ours.into()).unwrap(), switch)
+    (front(ours), switch)
 }
 
 fn event() -> OwnedFd {
@@ -150,7 +156,26 @@ fn a_switch_that_lacks_something_or_makes_no_sense_is_an_error() {
 #[test]
 fn a_switch_that_hangs_up_is_an_error() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let mut front = Front::new(ours.into()).unwrap();
+    let mut front = front(ours);
     drop(theirs);
     assert!(front.negotiate(Features::VERSION_1, 1).is_err());
+}
+
+#[test]
+fn the_whole_set_up_has_one_deadline() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut front = Front::new(ours.into(), Instant::now()).unwrap();
+    // What is there already is taken, what has to be waited for is not.
+    (&theirs).write_all(&reply(1, ALL)).unwrap();
+    (&theirs).write_all(&reply(15, ALL)[..7]).unwrap();
+    let error = front.negotiate(Features::VERSION_1, 1).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    // Nor is room for what is to be sent.
+    theirs.set_nonblocking(true).unwrap();
+    let error = loop {
+        if let Err(error) = front.send(1, VERSION, &[0; 4096], None) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }

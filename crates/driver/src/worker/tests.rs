@@ -178,6 +178,24 @@ fn a_wire_that_takes_nothing_holds_the_switch_back_and_loses_nothing() {
 }
 
 #[test]
+fn a_frame_that_was_cut_goes_nowhere_and_is_counted() {
+    let mut world = world();
+    let longest = vec![1; (BUFFER - HEADROOM) as usize - 1];
+    assert!(world.wire_gives(&longest));
+    until(|| world.switch_takes().is_some_and(|got| got == longest));
+    for more in [1, 2, 1000] {
+        until(|| world.wire_gives(&vec![2; longest.len() + more]));
+    }
+    until(|| world.wire_gives(&frame(7)));
+    until(|| world.switch_takes().is_some_and(|got| got == frame(7)));
+    until(|| {
+        world.beat.ask();
+        world.beat.refused().too_long == 3
+    });
+    world.end();
+}
+
+#[test]
 fn a_sign_of_life_is_given_even_at_rest() {
     let world = world();
     assert!(world.beat.is_alive(), "nobody has asked");

@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
 use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
 /// A process that lived this long was no failure to start.
 const STEADY: Duration = Duration::from_secs(10);
+/// How long the death of a killed process is waited for.
+const DEATH: Duration = Duration::from_millis(500);
 /// Longest wait before a restart.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -137,6 +140,17 @@ impl Child {
         }
     }
 
+    /// The same to a child that is not trusted to listen: without waiting.
+    ///
+    /// # Errors
+    /// It is gone, or there is no room for the message.
+    pub(super) fn tell_at_once(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match &self.alive {
+            Some(alive) => alive.link.send_at_once(tell, fds),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// The next thing that it asks, if there is one. What makes no sense ends it, and so does a closed link:
     /// there is nothing that a process could do without us.
     pub(super) fn hear(&mut self) -> Option<(Ask, Vec<OwnedFd>)> {
@@ -222,21 +236,35 @@ impl Child {
         }
     }
 
-    /// Waits for its end, and ends it at the deadline.
-    pub(super) fn wait(&mut self, deadline: Instant) {
-        let Some(alive) = &mut self.alive else {
-            return;
-        };
-        while Instant::now() < deadline {
-            if !matches!(alive.process.try_wait(), Ok(None)) {
-                self.alive = None;
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+    /// Waits for its end, kills it at the deadline, and waits a moment more: who is killed may be held up in the system.
+    /// `false` when it has not ended even then.
+    pub(super) fn wait(&mut self, deadline: Instant) -> bool {
+        if self.ends_by(deadline) {
+            return true;
         }
-        let _ = alive.process.kill();
-        let _ = alive.process.wait();
+        self.kill();
+        self.ends_by(Instant::now() + DEATH)
+    }
+
+    fn ends_by(&mut self, deadline: Instant) -> bool {
+        let Some(alive) = &mut self.alive else {
+            return true;
+        };
+        while matches!(alive.process.try_wait(), Ok(None)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(left @ 1..) = i64::try_from(left.as_nanos()) else {
+                return false;
+            };
+            let left = Timespec {
+                tv_sec: left / 1_000_000_000,
+                tv_nsec: left % 1_000_000_000,
+            };
+            let mut ended = [PollFd::new(&alive.pidfd, PollFlags::IN)];
+            // Interrupted or not, the loop looks.
+            let _ = rustix::event::poll(&mut ended, Some(&left));
+        }
         self.alive = None;
+        true
     }
 
     /// For `lasthop status`.
@@ -268,6 +296,11 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
     let process = command
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
+    watched(process, ours)
+}
+
+/// A process that was started, with our end of its link.
+fn watched(process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
     let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
     let link = Link::new(ours);
@@ -281,7 +314,8 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
     })
 }
 
-/// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link.
+/// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link and no other descriptor that we or
+/// whoever started us left open.
 fn prepare_child(link: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
@@ -300,10 +334,13 @@ fn prepare_child(link: i32) -> io::Result<()> {
         }
     };
     if done < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
+        return Err(io::Error::last_os_error());
     }
+    let (first, last, flags) = (CHILD_LINK + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    // SAFETY: the call takes three numbers, and closes nothing before `exec`. Linux before 5.11 does not know it: there what is
+    // ours closes all the same, because it was opened so.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    Ok(())
 }
 
 /// Blocks the signals that end us; they become readable on the descriptor.
@@ -335,6 +372,32 @@ pub(super) fn raise_descriptor_limit() {
     limit.current = limit.maximum;
     // The soft limit that we had will do otherwise.
     let _ = setrlimit(Resource::Nofile, limit);
+}
+
+#[cfg(test)]
+impl Child {
+    /// A process that does nothing, and its end of the link.
+    pub(super) fn idle(kind: Kind) -> (Self, Link<Ask, Tell>) {
+        let (ours, theirs) = link::pair().unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("infinity");
+        // SAFETY: the closure makes one system call.
+        unsafe {
+            command.pre_exec(|| {
+                Ok(rustix::process::set_parent_process_death_signal(Some(
+                    Signal::KILL,
+                ))?)
+            });
+        }
+        let child = Self {
+            kind,
+            alive: Some(watched(command.spawn().unwrap(), ours).unwrap()),
+            restarts: 0,
+            failures: 0,
+            restart_at: None,
+        };
+        (child, Link::new(theirs))
+    }
 }
 
 #[cfg(test)]

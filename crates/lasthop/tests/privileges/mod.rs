@@ -1,9 +1,11 @@
 //! What control and the switch may do once they run, and what Lasthop needs: nothing, without interfaces of the host.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 
 use rustix::process::Signal;
 
@@ -158,6 +160,36 @@ fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
     assert_eq!(mode("api.sock"), 0o600);
     assert_eq!(mode("lasthop.lock"), 0o600);
     assert_eq!(mode("vm1.sock"), 0o770);
+    lasthop.end(Signal::TERM);
+}
+
+/// What a process has open.
+fn open_files(pid: i32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    entries
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .collect()
+}
+
+#[test]
+fn what_whoever_started_us_left_open_goes_no_further() {
+    let place = Place::new();
+    let path = place.path("left-open");
+    let file = fs::File::create(&path).unwrap();
+    let mut command = place.command(&one_port());
+    // SAFETY: dup2 is async-signal-safe, and the file is open.
+    unsafe {
+        command.pre_exec(move || match libc::dup2(file.as_raw_fd(), 77) {
+            77 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    for name in ["control", "switch"] {
+        let open = open_files(lasthop.pid(name));
+        assert!(!open.contains(&path), "{open:?}");
+    }
     lasthop.end(Signal::TERM);
 }
 

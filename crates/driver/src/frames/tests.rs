@@ -1,0 +1,143 @@
+//! A packet socket on a TAP device in a network namespace of the test's own: what is written to the device comes in at the socket.
+
+use std::os::fd::OwnedFd;
+
+use channel::driving::{Choice, DeviceSpec};
+use rustix::thread::UnshareFlags;
+
+use super::*;
+use crate::device::{Device, NotReady};
+use crate::queue::{Direction, Queue};
+use crate::region::Region;
+
+struct World {
+    _tap: Device,
+    wire: OwnedFd,
+    device: Device,
+    socket: Interface,
+    queue: Queue,
+    refused: Refused,
+}
+
+fn spec(choice: Choice, own: bool) -> DeviceSpec {
+    DeviceSpec {
+        choice,
+        own,
+        interface: "up0".to_owned(),
+        netns: None,
+        address: None,
+        mac: None,
+        mtu: None,
+        queues: 1,
+    }
+}
+
+/// The world of a test, on a thread that has left the host's network; none where that or TAP devices are not allowed.
+fn world() -> Option<World> {
+    // SAFETY: the flag is not `FILES`; a thread of a test may have a network of its own.
+    let alone = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
+    let tap = alone
+        .map_err(|e| e.to_string())
+        .and_then(|()| Device::open(&spec(Choice::Tap, true)).map_err(|e| e.to_string()));
+    let tap = match tap {
+        Ok(tap) => tap,
+        Err(error) => {
+            eprintln!("skipped: no network namespace or TAP device here ({error})");
+            return None;
+        }
+    };
+    let wire = tap.queues().next()?.try_clone_to_owned().ok()?;
+    let device = Device::open(&spec(Choice::Packet, false)).unwrap();
+    let socket = device.queues().next()?.try_clone_to_owned().ok()?;
+    let region = std::sync::Arc::new(Region::heap(1));
+    let mut world = World {
+        _tap: tap,
+        wire,
+        device,
+        socket: Interface::new(BackEnd::Packet, socket),
+        queue: Queue::new(region, 1, Direction::ToSwitch),
+        refused: Refused::default(),
+    };
+    // What the system has said to the new interface by itself.
+    while world.receive().unwrap().1 == Stop::Done {}
+    Some(world)
+}
+
+impl World {
+    /// Receives up to a batch; the last byte of each frame.
+    fn receive(&mut self) -> io::Result<(Vec<u8>, Stop)> {
+        let buffers: Vec<_> = (0..BATCH as u16).map(|id| self.queue.buffer(id)).collect();
+        let mut received = Vec::new();
+        let stop = self
+            .socket
+            .receive(&buffers, &mut received, &mut self.refused)?;
+        let last = received.iter().zip(&buffers).map(|(frame, buffer)| {
+            let at = (frame.start + frame.len - 1) as usize;
+            // SAFETY: the byte is inside the buffer, which nobody else has.
+            unsafe { buffer.add(at).read() }
+        });
+        Ok((last.collect(), stop))
+    }
+
+    /// The interface gets a frame that is `n` over and over, with this kind of segmentation (virtio 1.3, 5.1.6).
+    fn arrives(&self, n: u8, gso: u8) {
+        let size = if gso == net::GSO_NONE { 0u16 } else { 100 };
+        let mut header = [0; net::LEN];
+        header[1] = gso;
+        header[2..4].copy_from_slice(&42u16.to_le_bytes());
+        header[4..6].copy_from_slice(&size.to_le_bytes());
+        let mut frame = vec![n; 14 + 1000];
+        frame[0] = 2;
+        frame[12..14].copy_from_slice(&[8, 0]);
+        let bytes = [&header[..], &frame].concat();
+        assert_eq!(rustix::io::write(&self.wire, &bytes), Ok(bytes.len()));
+    }
+}
+
+#[test]
+fn a_packet_that_no_header_can_describe_costs_itself_alone() {
+    let Some(mut world) = world() else { return };
+    world.refused = Refused::default();
+    // UDP fragmentation: Linux takes it and has no header to give it back with.
+    world.arrives(0, net::GSO_UDP);
+    for n in 1..5 {
+        world.arrives(n, net::GSO_NONE);
+        world.arrives(0, net::GSO_UDP);
+        world.arrives(0, net::GSO_UDP);
+    }
+    // Until it says "empty": only then is there a wake-up for what comes next.
+    let mut got = Vec::new();
+    for calls in 1.. {
+        let (frames, stop) = world.receive().expect("the interface is as good as ever");
+        got.extend(frames);
+        if stop == Stop::Wait {
+            break;
+        }
+        assert!(calls < 20, "endless");
+    }
+    assert_eq!(got, [1, 2, 3, 4]);
+    assert_eq!((world.refused.by_interface, world.refused.too_long), (9, 0));
+}
+
+#[test]
+fn sockets_outlive_a_time_without_the_interface() {
+    let Some(mut world) = world() else { return };
+    assert_eq!(world.device.check(), Ok(()));
+    let ip = |words: &str| {
+        let done = std::process::Command::new("ip")
+            .args(words.split(' '))
+            .status();
+        assert!(done.is_ok_and(|status| status.success()), "ip {words}");
+    };
+    ip("link set up0 down");
+    let down = NotReady::Down("up0".to_owned());
+    assert_eq!(world.device.check(), Err(down.clone()));
+    assert_eq!(world.device.check(), Err(down));
+    ip("link set up0 up");
+    assert_eq!(world.device.check(), Ok(()));
+    world.arrives(9, net::GSO_NONE);
+    let got = world.receive().expect("nothing is left of the pause").0;
+    assert!(got.contains(&9), "{got:?}");
+    ip("link delete up0");
+    assert_eq!(world.device.check(), Err(NotReady::Gone));
+}

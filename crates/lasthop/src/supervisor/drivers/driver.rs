@@ -1,0 +1,328 @@
+//! One driver: its interface, its process, and the dial of the switch that waits for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use channel::driving::{DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
+use channel::supervision::{Ask, Tell};
+use driver::device::{Device, NotReady, OpenError};
+use port::PortId;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::heart::{Due, Heart};
+use crate::supervisor::child::{Child, Kind};
+
+/// Messages of one driver in a row; an honest one has two to say.
+const MESSAGES: usize = 16;
+/// Characters of a driver's last words.
+const REASON_MAX: usize = 300;
+
+/// The answer to a dial of the switch.
+pub(in crate::supervisor) struct Dialed {
+    pub(in crate::supervisor) tell: Tell,
+    pub(in crate::supervisor) socket: Option<OwnedFd>,
+}
+
+/// A dial that waits for its answer.
+pub(super) struct Dial {
+    pub(super) port: PortId,
+    pub(super) path: String,
+}
+
+impl Dial {
+    fn answered(self, connected: Result<OwnedFd, String>) -> Dialed {
+        let (socket, error) = match connected {
+            Ok(socket) => (Some(socket), None),
+            Err(error) => (None, Some(error)),
+        };
+        let Self { port, path } = self;
+        let tell = Tell::Dialed { port, path, error };
+        Dialed { tell, socket }
+    }
+}
+
+/// See the module.
+pub(super) struct Driver {
+    pub(super) spec: DriverSpec,
+    /// None while the interface is waited for.
+    device: Option<Device>,
+    /// The process found the interface unusable: one that is not our own is opened anew.
+    suspect: bool,
+    pub(super) child: Option<Child>,
+    /// The process was killed: what it says is of no interest any more.
+    doomed: bool,
+    pub(super) dial: Option<Dial>,
+    heart: Heart,
+    /// Of the processes before this one.
+    refused_before: Refused,
+    refused: Refused,
+    /// What the process said last before its end, or why there is none.
+    reason: Option<String>,
+}
+
+impl Driver {
+    /// With its interface open. One that is not our own may be missing: then the port waits for it.
+    ///
+    /// # Errors
+    /// Why the interface cannot be had.
+    pub(super) fn open(spec: DriverSpec) -> Result<Self, String> {
+        match Device::open(&spec.device) {
+            Ok(device) => Ok(Self::new(spec, Ok(device))),
+            Err(error) if error.is_missing() && !spec.device.own => {
+                tracing::warn!("{error}: the port waits for it");
+                Ok(Self::new(spec, Err(error.to_string())))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// One that was there before: whatever is wrong with its interface now, the port waits for it.
+    pub(super) fn reopen(spec: DriverSpec) -> Self {
+        let device = Device::open(&spec.device).map_err(|e| e.to_string());
+        Self::new(spec, device)
+    }
+
+    fn new(spec: DriverSpec, device: Result<Device, String>) -> Self {
+        Self {
+            spec,
+            reason: device.as_ref().err().cloned(),
+            device: device.ok(),
+            suspect: false,
+            child: None,
+            doomed: false,
+            dial: None,
+            heart: Heart::new(Instant::now()),
+            refused_before: Refused::default(),
+            refused: Refused::default(),
+        }
+    }
+
+    /// Whether it is what is wanted, but for what can be changed.
+    pub(super) fn is_for(&self, spec: &DriverSpec) -> bool {
+        let fixed = |device: &DeviceSpec| DeviceSpec {
+            mtu: None,
+            mac: None,
+            ..device.clone()
+        };
+        self.spec.name == spec.name && fixed(&self.spec.device) == fixed(&spec.device)
+    }
+
+    /// Whether it has the interface that another would need.
+    pub(super) fn has_interface_of(&self, spec: &DriverSpec) -> bool {
+        let place = |device: &DeviceSpec| (device.interface.clone(), device.netns.clone());
+        place(&self.spec.device) == place(&spec.device)
+    }
+
+    /// It is wanted still, perhaps with another MTU or MAC address. A MAC address that nobody asks for any more stays.
+    ///
+    /// # Errors
+    /// The system does not take one of them. What was done before that stays done, and is in `spec`.
+    pub(super) fn change(&mut self, spec: DriverSpec) -> Result<(), String> {
+        let (mtu, mac) = (spec.device.mtu, spec.device.mac);
+        if mtu != self.spec.device.mtu {
+            self.set(|device| device.set_mtu(mtu))?;
+            self.spec.device.mtu = mtu;
+        }
+        if let Some(wanted) = mac.filter(|_| mac != self.spec.device.mac) {
+            self.set(|device| device.set_mac(wanted))?;
+        }
+        self.spec = spec;
+        Ok(())
+    }
+
+    /// Changes the interface; one that is not there gets what it should have when it is made again.
+    fn set(&self, change: impl Fn(&Device) -> Result<(), OpenError>) -> Result<(), String> {
+        match self.device.as_ref().map_or(Ok(()), change) {
+            Err(error) if !error.is_missing() => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.child.as_ref().is_some_and(Child::is_alive)
+    }
+
+    /// Looks after it; the answer to a dial, if there is one now.
+    pub(super) fn turn(&mut self) -> Option<Dialed> {
+        self.hear();
+        self.reap();
+        self.ping();
+        self.dial.as_ref()?;
+        let connected = self.connect().transpose()?;
+        self.reason = connected.as_ref().err().cloned();
+        Some(self.dial.take()?.answered(connected))
+    }
+
+    /// Gives its place up: the process, which is killed, and the answer to a dial.
+    pub(super) fn part(mut self) -> (Option<Child>, Option<Dialed>) {
+        self.kill();
+        let gone = || Err("its driver was replaced".to_owned());
+        (self.child, self.dial.map(|dial| dial.answered(gone())))
+    }
+
+    /// What the process says. It is not trusted: more than it has to say, or anything else, is its end.
+    fn hear(&mut self) {
+        for _ in 0..MESSAGES {
+            let heard = self.child.as_mut().filter(|_| !self.doomed);
+            let Some((ask, _)) = heard.and_then(Child::hear) else {
+                return;
+            };
+            match ask {
+                Ask::Pong(refused) if self.heart.pong() => self.refused = refused,
+                Ask::DriverEnds {
+                    reason,
+                    device_lost,
+                } => {
+                    let reason = last_words(&reason);
+                    tracing::warn!("the driver gives up: {reason}");
+                    self.reason = Some(reason);
+                    self.suspect |= device_lost;
+                    self.kill();
+                }
+                _ => self.kill_because("it said what it was not asked for"),
+            }
+        }
+        if !self.doomed {
+            self.kill_because("it did not stop talking");
+        }
+    }
+
+    fn kill_because(&mut self, reason: &str) {
+        tracing::error!("the driver is killed: {reason}");
+        self.reason = Some(format!("{reason} and was killed"));
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        self.doomed = true;
+        if let Some(child) = &mut self.child {
+            child.kill();
+        }
+    }
+
+    fn reap(&mut self) {
+        let Some(status) = self.child.as_mut().and_then(Child::reap) else {
+            return;
+        };
+        self.reason.get_or_insert(status);
+        let refused = std::mem::take(&mut self.refused);
+        self.refused_before = sum(self.refused_before, refused);
+    }
+
+    /// Asks for a sign of life when it is time, and ends a process that gives none.
+    fn ping(&mut self) {
+        if self.doomed || !self.is_alive() {
+            return;
+        }
+        match self.heart.turn(Instant::now()) {
+            Due::Nothing => {}
+            Due::Ping => match self.tell(&Tell::Ping, &[]) {
+                Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
+                    self.kill_because("it did not listen");
+                }
+                // One that is gone need not be asked.
+                _ => {}
+            },
+            Due::Death => self.kill_because("it hung"),
+        }
+    }
+
+    /// Says something without waiting: who does not listen is not to hold us up.
+    fn tell(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let child = self.child.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        child.tell_at_once(tell, fds)
+    }
+
+    /// A connection to a new process; nothing while its time has not come.
+    fn connect(&mut self) -> Result<Option<OwnedFd>, String> {
+        if self.is_alive() {
+            // Its connection is not the switch's any more, and it may have what a new interface is to be called.
+            self.kill();
+            return Ok(None);
+        }
+        self.ready_device()?;
+        if let Some(child) = &mut self.child {
+            if !child.restart_if_due() {
+                return Ok(None);
+            }
+        } else {
+            self.child = Some(Child::start(Kind::Driver).map_err(|e| e.to_string())?);
+        }
+        self.doomed = false;
+        self.heart = Heart::new(Instant::now());
+        self.introduce().map(Some).map_err(|error| {
+            self.kill();
+            format!("the driver cannot be started: {error}")
+        })
+    }
+
+    /// Makes sure that there is an interface to work with. One that is only switched off stays open.
+    fn ready_device(&mut self) -> Result<(), String> {
+        match self.device.as_ref().map(Device::check) {
+            Some(Err(down @ NotReady::Down(_))) => return Err(down.to_string()),
+            // Our own goes with its last descriptor: that a process calls it lost is no reason to make it anew.
+            Some(Ok(())) if self.spec.device.own || !self.suspect => return Ok(()),
+            _ => self.device = None,
+        }
+        let device = Device::open(&self.spec.device).map_err(|e| e.to_string())?;
+        tracing::info!(interface = self.spec.device.interface, "opened again");
+        self.suspect = false;
+        let device = self.device.insert(device);
+        device.check().map_err(|e| e.to_string())
+    }
+
+    /// Gives a new process all it needs; the switch's end of the connection.
+    fn introduce(&mut self) -> io::Result<OwnedFd> {
+        let device = self.device.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let start = DriverStart {
+            port: self.spec.port,
+            name: self.spec.name.clone(),
+            back_end: device.back_end(),
+            uso: device.uso(),
+            queues: self.spec.device.queues,
+        };
+        self.tell(&Tell::StartDriver(start), &[theirs.as_fd()])?;
+        for queue in device.queues() {
+            self.tell(&Tell::DriverQueue, &[queue])?;
+        }
+        Ok(ours)
+    }
+
+    pub(super) fn state(&self) -> DriverState {
+        let info = self.child.as_ref().map(Child::info);
+        DriverState {
+            name: self.spec.name.clone(),
+            back_end: self.device.as_ref().map(Device::back_end),
+            pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
+            restarts: info.map_or(0, |i| i.restarts),
+            refused: sum(self.refused_before, self.refused),
+            reason: self.reason.clone().filter(|_| !self.is_alive()),
+        }
+    }
+
+    /// When it is to be looked after.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let child = self.child.as_ref()?;
+        if child.is_alive() {
+            return Some(self.heart.due()).filter(|_| !self.doomed);
+        }
+        child.restart_at().filter(|_| self.dial.is_some())
+    }
+}
+
+/// What a driver says of its end, fit for a log and for people.
+fn last_words(reason: &str) -> String {
+    let fit = reason.chars().filter(|c| !c.is_control());
+    fit.take(REASON_MAX).collect()
+}
+
+fn sum(a: Refused, b: Refused) -> Refused {
+    Refused {
+        by_interface: a.by_interface.saturating_add(b.by_interface),
+        too_long: a.too_long.saturating_add(b.too_long),
+    }
+}
