@@ -10,6 +10,7 @@
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
 //! follow    control's answers, a piece at a time
+//! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
 //! lane      a queue that several workers use, one at a time
 //! watchdog  ringing a front end's eventfd without being held up by it
@@ -21,6 +22,7 @@
 //! action belongs to which flow.
 
 pub mod attach;
+pub mod errand;
 mod fabric;
 pub mod flow_table;
 mod follow;

@@ -2,8 +2,8 @@
 //!
 //! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
 
+mod errands;
 mod kept;
-mod stations;
 mod token;
 
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ use crate::guest::GuestPort;
 use crate::keeper::Deposits;
 use crate::worker::{Notice, Notices};
 use crate::workers::Workers;
+use errands::{OpenErrands, Progress};
 use kept::KeptConnections;
 use token::Token;
 
@@ -47,6 +48,7 @@ struct Process {
     /// When the workers' loads were looked at last.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
+    errands: OpenErrands,
     deposits: Deposits,
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
@@ -91,6 +93,7 @@ pub fn run(link: OwnedFd) -> io::Result<()> {
         workers,
         balanced: Instant::now(),
         ports: BTreeMap::new(),
+        errands: OpenErrands::default(),
         deposits,
         left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor),
@@ -188,6 +191,7 @@ impl Process {
     fn drop_control(&mut self) {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
+            self.errands.control_is_gone();
             self.workers.first(|w| w.drop_control());
         }
     }
@@ -212,9 +216,12 @@ impl Process {
             match link.recv() {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Message(request, fds)) => {
-                    let error = self.follow(request.order, fds).err();
                     let number = request.number;
-                    self.report(&Report::Done { number, error }, &[]);
+                    match self.follow(number, request.order, fds) {
+                        Ok(Progress::Done) => self.done(number, None),
+                        Ok(Progress::Begun) => {}
+                        Err(error) => self.done(number, Some(error)),
+                    }
                 }
                 Ok(Received::Closed) => return self.drop_control(),
                 Err(error) => {
@@ -225,35 +232,41 @@ impl Process {
         }
     }
 
-    fn follow(&mut self, order: Order, mut fds: Vec<OwnedFd>) -> Result<(), String> {
+    /// Tells control that an order is done.
+    fn done(&mut self, number: u64, error: Option<String>) {
+        self.report(&Report::Done { number, error }, &[]);
+    }
+
+    fn follow(
+        &mut self,
+        number: u64,
+        order: Order,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Progress, String> {
         match order {
-            Order::Adopt => self.adopt().map_err(|e| e.to_string()),
+            Order::Adopt => {
+                self.adopt().map_err(|e| e.to_string())?;
+                return Ok(self.find_stations(number, u32::MAX));
+            }
+            Order::RemovePort(id) => {
+                self.remove_port(id)?;
+                return Ok(self.take_out(number, id));
+            }
+            Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
+            Order::Check(stations) => return Ok(self.check_flows(number, &stations)),
             Order::Program(program) => {
                 self.workers
                     .each(move |w| w.switch.set_program(program.clone()));
                 self.go_on();
-                Ok(())
             }
-            Order::AddPort(config) => self.add_port(config, fds.pop()),
+            Order::AddPort(config) => self.add_port(config, fds.pop())?,
             Order::SetPort(config) => {
                 let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
                 port.set_mtu(config.mtu, &self.workers);
-                Ok(())
             }
-            Order::RemovePort(id) => self.remove_port(id),
-            Order::Stations { within_ms } => {
-                self.report_stations(within_ms);
-                Ok(())
-            }
-            Order::Check(stations) => {
-                self.check_flows(stations);
-                Ok(())
-            }
-            Order::PortStates => {
-                self.report_ports();
-                Ok(())
-            }
+            Order::PortStates => self.report_ports(),
         }
+        Ok(Progress::Done)
     }
 
     /// Hands the state over to a new control process, and opens its rings.
@@ -272,7 +285,6 @@ impl Process {
             copy.answer_bell.as_fd(),
         ];
         self.report(&adopted, &fds);
-        self.report_stations(u32::MAX);
         self.workers
             .first(move |w| w.set_control(upcalls, answers))?;
         self.workers.each(|w| w.ask_again());
@@ -293,7 +305,8 @@ impl Process {
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
         let id = config.id;
-        if id.0 as usize >= port::counters::MAX_PORTS || self.ports.contains_key(&id) {
+        let taken = self.ports.contains_key(&id) || self.errands.is_leaving(id);
+        if id.0 as usize >= port::counters::MAX_PORTS || taken {
             return Err(format!("port number {} cannot be used", id.0));
         }
         if let Some(listener) = &listener {
@@ -324,30 +337,32 @@ impl Process {
             let _ = epoll::delete(&self.epoll, listener);
         }
         port.close(None, &self.workers);
-        self.take_out(id);
         Ok(())
     }
 
     fn hear_worker(&mut self) {
         self.notices.woke();
         while let Some(notice) = self.notices.next() {
-            let (Notice::QueueFault(id, ..) | Notice::MemoryLost(id)) = notice;
-            if let Some(port) = self.ports.get_mut(&id) {
-                match notice {
-                    Notice::QueueFault(_, queue, fault) => {
+            match notice {
+                Notice::QueueFault(id, queue, fault) => {
+                    if let Some(port) = self.ports.get_mut(&id) {
                         port.queue_failed(queue, &fault.to_string(), &self.workers);
                     }
+                    self.report_phase(id);
+                }
+                Notice::MemoryLost(id) => {
                     // Every worker that finds out says so.
-                    Notice::MemoryLost(_) if port.socket().is_none() => {}
-                    Notice::MemoryLost(_) => {
+                    let port = self.ports.get_mut(&id);
+                    if let Some(port) = port.filter(|port| port.socket().is_some()) {
                         port.disconnect(
                             "guest memory was taken away (its file was cut off)",
                             &self.workers,
                         );
                     }
+                    self.report_phase(id);
                 }
+                Notice::Finished(errand) => self.errand_finished(errand),
             }
-            self.report_phase(id);
         }
     }
 
