@@ -26,7 +26,9 @@ impl Process {
     /// Starts `program` with both output streams in `log`, on these cores if any are named. It dies when the
     /// calling thread does, whatever that dies of.
     pub(crate) fn start(name: &str, cores: &[usize], words: &[String], log: &Path) -> Result<Self> {
-        let output = File::create(log).with_context(|| format!("{}", log.display()))?;
+        // What one of the same name has written before stays.
+        let output = File::options().create(true).append(true).open(log);
+        let output = output.with_context(|| log.display().to_string())?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         if !cores.is_empty() {

@@ -60,14 +60,12 @@ pub enum Answer {
 /// Which flows are to be forgotten. Control keeps no list of flows: the switch finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Stale {
-    /// Those to a station, among the flows that were decided in its segment.
+    /// Those from and to a station, among the flows that were decided in its segment.
     Station {
         /// Its segment.
         segment: SegmentId,
         /// Its address.
         mac: [u8; 6],
-        /// Those from it as well.
-        from: bool,
     },
     /// Those from and to a port.
     Port(PortId),

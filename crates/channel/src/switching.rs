@@ -4,7 +4,8 @@
 //! the number of flows, and all are bounded by [`MAX_STATIONS`] and the number of ports.
 //!
 //! Every request has a number, and exactly one [`Report::Done`] follows with the same number, after
-//! whatever else answers it. A new control process starts with [`Order::Adopt`].
+//! whatever else answers it. Requests are followed in their order; those that concern all flows take a while, and later
+//! ones may be done before them. A new control process starts with [`Order::Adopt`].
 
 use policy::{Program, SegmentId};
 use port::PortId;
@@ -49,7 +50,8 @@ pub enum Order {
     AddPort(PortConfig),
     /// Change what can change under a running guest: the MTU.
     SetPort(PortConfig),
-    /// Disconnect the guest, forget the port and every flow from and to it.
+    /// Disconnect the guest, forget the port and every flow from and to it. Until that is done its number cannot be
+    /// used.
     RemovePort(PortId),
     /// Report the learned stations from which flows were used lately: each once, [`MAX_STATIONS`] at most.
     Stations {

@@ -140,7 +140,6 @@ fn records_cross_the_shared_region_both_ways() {
     let answer = Answer::Forget(Stale::Station {
         segment: policy::SegmentId(2),
         mac: [3; 6],
-        from: true,
     });
     assert!(from_switch.prepare_sleep());
     assert!(upcalls.send(&upcall));

@@ -41,7 +41,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
-use crate::learning::{Effect, Fdb, Limits, Side};
+use crate::learning::{Effect, Fdb, Limits};
 use crate::server;
 
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
@@ -271,9 +271,9 @@ impl Engine {
     fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Invalidate { segment, mac, side } => {
-                    let (mac, from) = (mac.0, side == Side::Both);
-                    self.send(Answer::Forget(Stale::Station { segment, mac, from }));
+                Effect::Invalidate { segment, mac } => {
+                    let mac = mac.0;
+                    self.send(Answer::Forget(Stale::Station { segment, mac }));
                 }
                 Effect::Moved { mac, from, to, .. } => {
                     tracing::info!(%mac, from = self.port_name(from), to = self.port_name(to), "moved");

@@ -39,7 +39,7 @@ use std::time::Duration;
 use policy::{Lookup, PortId, SegmentId};
 use wire::MacAddr;
 
-pub use effect::{Counters, Effect, Refusal, Side};
+pub use effect::{Counters, Effect, Refusal};
 use entry::{Entry, Verdict};
 pub use limits::Limits;
 
@@ -112,7 +112,7 @@ impl Fdb {
             }
             Verdict::Barred { until } => {
                 self.barred(key, port, until, &mut effects);
-                effects.push(invalidate(key, Side::Both));
+                effects.push(invalidate(key));
             }
         }
         effects
@@ -160,7 +160,7 @@ impl Fdb {
             }
             _ => effects.push(Effect::Learned { segment, mac, port }),
         }
-        effects.push(invalidate(key, Side::Both));
+        effects.push(invalidate(key));
         effects
     }
 
@@ -182,7 +182,7 @@ impl Fdb {
         self.counters.aged += (before - self.entries.len()) as u64;
         for (&key, entry) in &mut self.entries {
             if entry.lift_bars(now, &limits) {
-                effects.push(invalidate(key, Side::Both));
+                effects.push(invalidate(key));
             }
         }
         effects
@@ -281,8 +281,9 @@ impl Fdb {
             mac: key.1,
             port,
         });
-        // Until now its frames were flooded.
-        effects.push(invalidate(key, Side::Destination));
+        // Until now frames to it were flooded; and those from it had a source that nobody had learned, if they have a
+        // flow.
+        effects.push(invalidate(key));
     }
 
     fn moved(&mut self, key: Key, from: PortId, to: PortId, effects: &mut Vec<Effect>) {
@@ -295,7 +296,7 @@ impl Fdb {
             from,
             to,
         });
-        effects.push(invalidate(key, Side::Both));
+        effects.push(invalidate(key));
     }
 
     fn barred(&mut self, key: Key, port: PortId, until: Duration, effects: &mut Vec<Effect>) {
@@ -348,7 +349,7 @@ impl Fdb {
     ) {
         for (&key, entry) in self.entries.iter_mut().filter(|(key, _)| which(key)) {
             if entry.forget_claims_of(port) {
-                effects.push(invalidate(key, Side::Both));
+                effects.push(invalidate(key));
             }
         }
     }
@@ -361,7 +362,7 @@ impl Fdb {
                 mac,
                 port: entry.port(),
             });
-            effects.push(invalidate(key, Side::Both));
+            effects.push(invalidate(key));
         }
     }
 
@@ -384,8 +385,8 @@ impl Fdb {
     }
 }
 
-fn invalidate((segment, mac): Key, side: Side) -> Effect {
-    Effect::Invalidate { segment, mac, side }
+fn invalidate((segment, mac): Key) -> Effect {
+    Effect::Invalidate { segment, mac }
 }
 
 /// The database as of one moment.

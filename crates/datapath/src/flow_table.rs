@@ -23,6 +23,7 @@
 //! for each. [`FlowTable::lookup`] is all three in one.
 
 mod cache;
+mod effort;
 mod exact;
 mod flows;
 mod index;
@@ -30,15 +31,18 @@ mod index;
 mod records;
 mod stations;
 mod upkeep;
+mod used;
 
 use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash};
 
+pub(crate) use effort::{CHANGE, SEEK};
+pub use effort::{Effort, PIECE};
 use exact::{Exact, Found};
 use flows::{Flow, Flows, NONE};
 use index::Index;
 use stations::Stations;
-pub use upkeep::{PIECE, Progress};
+pub use upkeep::Progress;
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;

@@ -6,45 +6,63 @@
 use std::collections::VecDeque;
 
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
-use policy::PortId;
+use policy::{Action, PortId, SegmentId};
 use port::Port;
 use wire::MacAddr;
+use wire::flow::FlowKey;
 
-use crate::flow_table::{FlowTable, Origin, PIECE, Progress};
+use crate::errand::{Errand, Errands};
+use crate::flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
+use crate::parking::ParkedFrame;
 use crate::switch::Switch;
 
 /// Something to be done.
 #[derive(Debug)]
 enum Work {
     Answer(Answer),
-    /// From a place in the flow table on.
-    Forget(Stale, usize),
+    /// Forget a station's flows, from a place on.
+    Station(SegmentId, MacAddr, usize),
+    /// Forget the flows of ports, in ascending order, from a place on.
+    Ports(Vec<PortId>, usize),
+    /// Begin an errand of this number.
+    Begin(u64, Errand),
 }
 
 /// What is to be done, in order.
 #[derive(Debug, Default)]
 pub(crate) struct ToDo {
     works: VecDeque<Work>,
-    /// Flows forgotten since the last [`Switch::go_on`].
-    spent: usize,
+    /// Until the next [`Switch::go_on`].
+    effort: Effort,
+    pub(crate) errands: Errands,
 }
 
 impl ToDo {
     pub(crate) fn is_empty(&self) -> bool {
-        self.works.is_empty()
+        self.works.is_empty() && self.errands.is_empty()
     }
-}
 
-/// Forgets what a rule says, as far as one piece goes.
-fn forget(flows: &mut FlowTable, stale: Stale, at: usize) -> Progress {
-    match stale {
-        Stale::Station { segment, mac, from } => flows.forget_station(segment, MacAddr(mac), from),
-        Stale::Port(port) => flows.forget_port(port, at),
+    /// Answers that came are not followed yet.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.works.is_empty()
+    }
+
+    /// A port whose flows are to be forgotten, and those that are next: they share a walk through the flows.
+    fn ports_with(&mut self, port: PortId) -> Vec<PortId> {
+        let mut ports = vec![port];
+        while let Some(Work::Answer(Answer::Forget(Stale::Port(port)))) = self.works.front() {
+            ports.push(*port);
+            self.works.pop_front();
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        ports
     }
 }
 
 impl<P: Port> Switch<P> {
-    /// Follows one answer of control: at once, if nothing is left of those before it.
+    /// Follows one answer of control: at once, if nothing is left of those before it and not too much was done since
+    /// the last [`Switch::go_on`].
     pub fn answer(&mut self, answer: Answer, now: u64) {
         self.to_do.works.push_back(Work::Answer(answer));
         if self.to_do.works.len() == 1 {
@@ -57,33 +75,47 @@ impl<P: Port> Switch<P> {
         self.answer(Answer::Forget(Stale::Port(port)), now);
     }
 
+    /// Has an errand run behind everything that is to be done already; it is done when [`Switch::take_finished`]
+    /// has it.
+    pub fn begin(&mut self, ticket: u64, errand: Errand) {
+        self.to_do.works.push_back(Work::Begin(ticket, errand));
+    }
+
     /// To be called now and then, and soon while [`Switch::has_to_do`]: does a piece of what is left of earlier
-    /// answers. `true` when all of it is done.
+    /// answers, and of an errand. `true` when later answers have nothing to wait for.
     pub fn go_on(&mut self, now: u64) -> bool {
-        self.to_do.spent = 0;
+        self.to_do.effort = Effort::default();
         self.work(now);
-        self.to_do.is_empty()
+        self.run_errand(now);
+        !self.to_do.is_behind()
     }
 
     fn work(&mut self, now: u64) {
-        while self.to_do.spent < PIECE
+        while !self.to_do.effort.is_spent()
             && let Some(work) = self.to_do.works.pop_front()
         {
             match work {
                 Work::Answer(answer) => self.follow(answer, now),
-                Work::Forget(stale, at) => self.forget(stale, at),
+                Work::Station(segment, mac, at) => self.forget_station(segment, mac, at),
+                Work::Ports(ports, at) => self.forget_ports(ports, at),
+                Work::Begin(ticket, errand) => self.to_do.errands.begin(ticket, errand),
             }
         }
     }
 
     /// Does a piece of work of a rule; what is left of it is first again.
-    fn forget(&mut self, stale: Stale, at: usize) {
-        let before = self.flows.len();
-        let progress = forget(&mut self.flows, stale, at);
-        self.to_do.spent += before - self.flows.len();
-        if let Progress::GoOn(next) = progress {
-            self.to_do.spent = PIECE;
-            self.to_do.works.push_front(Work::Forget(stale, next));
+    fn forget_station(&mut self, segment: SegmentId, mac: MacAddr, at: usize) {
+        let effort = &mut self.to_do.effort;
+        if let Progress::GoOn(at) = self.flows.forget_station(segment, mac, at, effort) {
+            self.to_do.works.push_front(Work::Station(segment, mac, at));
+        }
+    }
+
+    /// The same of a rule for ports.
+    fn forget_ports(&mut self, ports: Vec<PortId>, at: usize) {
+        let effort = &mut self.to_do.effort;
+        if let Progress::GoOn(at) = self.flows.forget_ports(&ports, at, effort) {
+            self.to_do.works.push_front(Work::Ports(ports, at));
         }
     }
 
@@ -99,16 +131,33 @@ impl<P: Port> Switch<P> {
             } => {
                 let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
                 let origin = Origin { segment, learned };
+                self.to_do.effort.charge(CHANGE);
                 self.flows.install(&key, &mask, action, origin, now);
                 let frames = self.parking.release_covered(upcall, &key, &mask);
-                self.execute_parked(action, frames);
+                self.send_on(action, frames);
             }
             Answer::Once { upcall, action } => {
+                self.to_do.effort.charge(SEEK);
                 if let Some(waiting) = self.parking.release(upcall) {
-                    self.execute_parked(action, waiting.into_frames());
+                    self.send_on(action, waiting.into_frames().collect());
                 }
             }
-            Answer::Forget(stale) => self.forget(stale, 0),
+            Answer::Forget(Stale::Station { segment, mac }) => {
+                self.to_do.effort.charge(SEEK);
+                self.forget_station(segment, MacAddr(mac), 0);
+            }
+            Answer::Forget(Stale::Port(port)) => {
+                self.to_do.effort.charge(SEEK);
+                let ports = self.to_do.ports_with(port);
+                self.forget_ports(ports, 0);
+            }
         }
+    }
+
+    /// Does with frames that waited what control says.
+    fn send_on(&mut self, action: Action, frames: Vec<(FlowKey, ParkedFrame)>) {
+        let bytes = frames.iter().map(|(_, frame)| frame.bytes()).sum();
+        self.to_do.effort.charge_frames(frames.len(), bytes);
+        self.execute_parked(action, frames);
     }
 }

@@ -10,6 +10,7 @@
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
 //! follow    control's answers, a piece at a time
+//! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
 //! lane      a queue that several workers use, one at a time
 //! culprit   whom a thread serves, in case the process dies of it
@@ -23,6 +24,7 @@
 
 pub mod attach;
 pub mod culprit;
+pub mod errand;
 mod fabric;
 pub mod flow_table;
 mod follow;

@@ -2,8 +2,9 @@
 //!
 //! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
 
+mod connections;
+mod errands;
 mod kept;
-mod stations;
 mod token;
 
 use std::collections::BTreeMap;
@@ -27,13 +28,13 @@ use crate::guest::GuestPort;
 use crate::keeper::Deposits;
 use crate::worker::{Notice, Notices};
 use crate::workers::Workers;
+use connections::unwatch;
+use errands::{OpenErrands, Progress};
 use kept::KeptConnections;
 use token::Token;
 
 /// Between two looks at the workers' loads.
 const BALANCE: Duration = Duration::from_secs(1);
-/// After a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 type SupervisorLink = Link<Ask, Tell>;
 type ControlLink = Link<Report, Request>;
@@ -48,6 +49,7 @@ struct Process {
     /// When the workers' loads were looked at last.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
+    errands: OpenErrands,
     deposits: Deposits,
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
@@ -96,6 +98,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         workers,
         balanced: Instant::now(),
         ports: BTreeMap::new(),
+        errands: OpenErrands::default(),
         deposits,
         left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor),
@@ -106,14 +109,6 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     }
     process.close_all();
     Ok(())
-}
-
-/// Waits no more for a connection that is about to end. The supervisor has its socket open too, so that it would not leave
-/// the set when it is closed here.
-fn unwatch(epoll: &OwnedFd, port: &Attachment) {
-    if let Some((socket, _)) = port.socket() {
-        let _ = epoll::delete(epoll, socket);
-    }
 }
 
 fn random_seed() -> io::Result<u64> {
@@ -200,6 +195,7 @@ impl Process {
     fn drop_control(&mut self) {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
+            self.errands.control_is_gone();
             self.workers.first(|w| w.drop_control());
         }
     }
@@ -224,9 +220,12 @@ impl Process {
             match link.recv() {
                 Ok(Received::Nothing) => return,
                 Ok(Received::Message(request, fds)) => {
-                    let error = self.follow(request.order, fds).err();
                     let number = request.number;
-                    self.report(&Report::Done { number, error }, &[]);
+                    match self.follow(number, request.order, fds) {
+                        Ok(Progress::Done) => self.done(number, None),
+                        Ok(Progress::Begun) => {}
+                        Err(error) => self.done(number, Some(error)),
+                    }
                 }
                 Ok(Received::Closed) => return self.drop_control(),
                 Err(error) => {
@@ -237,35 +236,41 @@ impl Process {
         }
     }
 
-    fn follow(&mut self, order: Order, mut fds: Vec<OwnedFd>) -> Result<(), String> {
+    /// Tells control that an order is done.
+    fn done(&mut self, number: u64, error: Option<String>) {
+        self.report(&Report::Done { number, error }, &[]);
+    }
+
+    fn follow(
+        &mut self,
+        number: u64,
+        order: Order,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Progress, String> {
         match order {
-            Order::Adopt => self.adopt().map_err(|e| e.to_string()),
+            Order::Adopt => {
+                self.adopt().map_err(|e| e.to_string())?;
+                return Ok(self.find_stations(number, u32::MAX));
+            }
+            Order::RemovePort(id) => {
+                self.remove_port(id)?;
+                return Ok(self.take_out(number, id));
+            }
+            Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
+            Order::Check(stations) => return Ok(self.check_flows(number, &stations)),
             Order::Program(program) => {
                 self.workers
                     .each(move |w| w.switch.set_program(program.clone()));
                 self.go_on();
-                Ok(())
             }
-            Order::AddPort(config) => self.add_port(config, fds.pop()),
+            Order::AddPort(config) => self.add_port(config, fds.pop())?,
             Order::SetPort(config) => {
                 let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
                 port.set_mtu(config.mtu, &self.workers);
-                Ok(())
             }
-            Order::RemovePort(id) => self.remove_port(id),
-            Order::Stations { within_ms } => {
-                self.report_stations(within_ms);
-                Ok(())
-            }
-            Order::Check(stations) => {
-                self.check_flows(stations);
-                Ok(())
-            }
-            Order::PortStates => {
-                self.report_ports();
-                Ok(())
-            }
+            Order::PortStates => self.report_ports(),
         }
+        Ok(Progress::Done)
     }
 
     /// Hands the state over to a new control process, and opens its rings.
@@ -284,7 +289,6 @@ impl Process {
             copy.answer_bell.as_fd(),
         ];
         self.report(&adopted, &fds);
-        self.report_stations(u32::MAX);
         self.workers
             .first(move |w| w.set_control(upcalls, answers))?;
         self.workers.each(|w| w.ask_again());
@@ -305,7 +309,8 @@ impl Process {
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {
         let id = config.id;
-        if id.0 as usize >= port::counters::MAX_PORTS || self.ports.contains_key(&id) {
+        let taken = self.ports.contains_key(&id) || self.errands.is_leaving(id);
+        if id.0 as usize >= port::counters::MAX_PORTS || taken {
             return Err(format!("port number {} cannot be used", id.0));
         }
         if let Some(listener) = &listener {
@@ -335,32 +340,35 @@ impl Process {
         }
         let _served = culprit::serve(Some(id));
         port.close(None, &self.workers);
-        self.take_out(id);
         Ok(())
     }
 
     fn hear_worker(&mut self) {
         self.notices.woke();
         while let Some(notice) = self.notices.next() {
-            let (Notice::QueueFault(id, ..) | Notice::MemoryLost(id)) = notice;
-            let _served = culprit::serve(Some(id));
-            if let Some(port) = self.ports.get_mut(&id) {
-                match notice {
-                    Notice::QueueFault(_, queue, fault) => {
+            match notice {
+                Notice::QueueFault(id, queue, fault) => {
+                    let _served = culprit::serve(Some(id));
+                    if let Some(port) = self.ports.get_mut(&id) {
                         port.queue_failed(queue, &fault.to_string(), &self.workers);
                     }
+                    self.report_phase(id);
+                }
+                Notice::MemoryLost(id) => {
+                    let _served = culprit::serve(Some(id));
                     // Every worker that finds out says so.
-                    Notice::MemoryLost(_) if port.socket().is_none() => {}
-                    Notice::MemoryLost(_) => {
+                    let port = self.ports.get_mut(&id);
+                    if let Some(port) = port.filter(|port| port.socket().is_some()) {
                         unwatch(&self.epoll, port);
                         port.disconnect(
                             "guest memory was taken away (its file was cut off)",
                             &self.workers,
                         );
                     }
+                    self.report_phase(id);
                 }
+                Notice::Finished(errand) => self.errand_finished(errand),
             }
-            self.report_phase(id);
         }
     }
 
@@ -379,78 +387,6 @@ impl Process {
         }
     }
 
-    fn accept(&mut self, id: PortId) {
-        // The guest that is attached may be gone already: see to that first.
-        self.pump(id);
-        let Some(port) = self.ports.get_mut(&id) else {
-            return;
-        };
-        let attached = port.socket().is_some() || port.is_to_revive();
-        match port.accept(&self.workers) {
-            Ok(()) if !attached => self.watch(id),
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                tracing::warn!("a connection was not accepted: {error}");
-                // It waits at the socket and would be found again at once: out of descriptors, as a rule.
-                std::thread::sleep(ACCEPT_PAUSE);
-            }
-        }
-    }
-
-    fn dialed(&mut self, id: PortId, path: &str, socket: Option<OwnedFd>, error: Option<String>) {
-        // The port that asked may be gone, and its number another's.
-        let port = self.ports.get_mut(&id);
-        let Some(port) = port.filter(|p| p.is_dialing() && p.config().socket == path) else {
-            return;
-        };
-        let failed = match socket {
-            Some(socket) => port
-                .attach(socket, &self.workers)
-                .err()
-                .map(|e| e.to_string()),
-            None => Some(error.unwrap_or_default()),
-        };
-        match failed {
-            Some(reason) => port.dial_failed(reason),
-            None => self.watch(id),
-        }
-    }
-
-    /// Waits for a new connection's messages.
-    fn watch(&mut self, id: PortId) {
-        let Some((socket, _)) = self.ports.get(&id).and_then(Attachment::socket) else {
-            return;
-        };
-        let token = Token::Connection(id).encode();
-        if let Err(error) = epoll::add(&self.epoll, socket, token, EventFlags::IN) {
-            tracing::error!("a connection cannot be waited for: {error}");
-        }
-        self.report_phase(id);
-    }
-
-    fn pump(&mut self, id: PortId) {
-        let Some(port) = self.ports.get_mut(&id) else {
-            return;
-        };
-        let served = culprit::serve(Some(id));
-        if let Err(fault) = port.pump(&self.workers) {
-            unwatch(&self.epoll, port);
-            port.close(Some(fault), &self.workers);
-        }
-        drop(served);
-        if let Some((socket, wants_write)) = port.socket() {
-            let flags = if wants_write {
-                EventFlags::OUT
-            } else {
-                EventFlags::IN
-            };
-            let token = Token::Connection(id).encode();
-            let _ = epoll::modify(&self.epoll, socket, token, flags);
-        }
-        self.report_phase(id);
-    }
-
     /// When the load is to be looked at; `None` where there is nothing to balance.
     fn next_balance(&self) -> Option<Instant> {
         (self.workers.count() > 1 && self.ports.len() > 1).then(|| self.balanced + BALANCE)
@@ -461,24 +397,6 @@ impl Process {
         if self.next_balance().is_some_and(|at| at <= now) {
             self.balanced = now;
             self.workers.balance();
-        }
-    }
-
-    fn next_dial(&self) -> Option<Instant> {
-        self.ports.values().filter_map(Attachment::dial_at).min()
-    }
-
-    fn dial_due(&mut self) {
-        let now = Instant::now();
-        for (id, port) in &mut self.ports {
-            if port.dial_at().is_some_and(|at| at <= now) {
-                port.dialing();
-                let path = port.config().socket.clone();
-                let ask = Ask::Dial { port: *id, path };
-                if let Err(error) = self.supervisor.send(&ask, &[]) {
-                    port.dial_failed(error.to_string());
-                }
-            }
         }
     }
 

@@ -23,7 +23,7 @@ use wire::vlan::{CAP, HeaderBuf};
 
 use crate::culprit;
 use crate::fabric::{Fabric, InHand};
-use crate::flow_table::{FlowTable, MAX_FLOWS, PIECE, Progress};
+use crate::flow_table::{CHANGE, Effort, FlowTable, MAX_FLOWS, PIECE, Progress};
 use crate::follow::ToDo;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
@@ -141,25 +141,32 @@ impl<P: Port> Switch<P> {
         &self.fabric.program
     }
 
-    /// The learned stations from which flows were used within so many milliseconds, a piece of the flow table at
-    /// a time, because frames wait meanwhile; see [`FlowTable::stations_in_use`]. On the way flows expire that
-    /// nobody uses: where no frames come, nothing else looks.
-    pub fn stations_in_use(
+    /// A piece of [`FlowTable::stations_in_use`]. On the way flows expire that nobody uses: where no frames come,
+    /// nothing else looks.
+    pub(crate) fn stations_in_use(
         &mut self,
         at: usize,
         now: u64,
         within_ms: u32,
-    ) -> (Vec<StationUse>, Progress) {
-        self.flows.expire_some(now, FLOW_IDLE_MS, PIECE);
-        self.flows.stations_in_use(at, now, within_ms)
+        effort: &mut Effort,
+        each: impl FnMut(StationUse),
+    ) -> Progress {
+        let expired = self.flows.expire_some(now, FLOW_IDLE_MS, PIECE);
+        effort.charge(expired * CHANGE);
+        self.flows.stations_in_use(at, now, within_ms, effort, each)
     }
 
-    /// Forgets flows that would be decided otherwise now, in one piece of the flow table.
-    pub fn check_flows(&mut self, at: usize, known: &dyn Lookup) -> Progress {
-        self.flows.check(at, &self.fabric.program, known)
+    /// A piece of [`FlowTable::check`].
+    pub(crate) fn check_flows(
+        &mut self,
+        at: usize,
+        known: &dyn Lookup,
+        effort: &mut Effort,
+    ) -> Progress {
+        self.flows.check(at, &self.fabric.program, known, effort)
     }
 
-    /// Whether something is left of control's answers, for [`Switch::go_on`].
+    /// Whether something is left of control's answers or of an errand, for [`Switch::go_on`].
     #[must_use]
     pub fn has_to_do(&self) -> bool {
         !self.to_do.is_empty()
@@ -348,8 +355,12 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    /// Asks all open questions again: control is new, or may have missed some.
+    /// Asks all open questions again: control is new, or may have missed some. Not while answers wait to be
+    /// followed: they would become more than are followed.
     pub fn ask_again(&mut self, upcalls: &mut dyn UpcallSink) {
+        if self.to_do.is_behind() {
+            return;
+        }
         for (id, waiting) in self.parking.open() {
             let Some(first) = waiting.frames.first() else {
                 continue;

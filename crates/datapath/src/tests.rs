@@ -7,3 +7,4 @@ mod header;
 mod offload;
 mod parking;
 mod switching;
+mod upkeep;

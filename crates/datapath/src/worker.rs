@@ -376,8 +376,7 @@ impl Worker {
         let now = self.now();
         self.switch.expire(now);
         for (port, queue, fault) in self.switch.take_faults() {
-            let _ = self.notices.send(Notice::QueueFault(port, queue, fault));
-            ring(&self.notices_bell);
+            self.tell(Notice::QueueFault(port, queue, fault));
         }
         self.look_for_lost_memory();
         if self.switch.has_parked() && self.last_ask.elapsed() >= ASK_AGAIN {
@@ -386,14 +385,19 @@ impl Worker {
         }
     }
 
+    /// Tells the session thread something.
+    fn tell(&self, notice: Notice) {
+        let _ = self.notices.send(notice);
+        ring(&self.notices_bell);
+    }
+
     fn look_for_lost_memory(&mut self) {
         let lost = memory::lost_mappings();
         if std::mem::replace(&mut self.lost_mappings, lost) == lost {
             return;
         }
         for port in self.switch.ports_without_memory() {
-            let _ = self.notices.send(Notice::MemoryLost(port));
-            ring(&self.notices_bell);
+            self.tell(Notice::MemoryLost(port));
         }
     }
 

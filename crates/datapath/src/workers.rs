@@ -107,6 +107,13 @@ impl Workers {
         calls.map(|worker| worker.call(job.clone())).collect()
     }
 
+    /// Has a job run on each worker between two passes, without waiting for it.
+    pub fn post_each(&self, job: impl Fn(&mut Worker) + Clone + Send + 'static) {
+        for worker in &self.handles {
+            worker.post(job.clone());
+        }
+    }
+
     /// Changes a port's queues, on one worker; the others look at them again.
     pub fn on_port(&self, port: PortId, job: impl FnOnce(&mut GuestPort) + Send + 'static) {
         self.first(move |w| w.switch.port_mut(port).map(job));

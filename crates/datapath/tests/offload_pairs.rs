@@ -226,6 +226,7 @@ impl World {
             },
             0,
         );
+        assert!(self.switch.go_on(0), "it is cached");
     }
 
     fn counts(&self, port: u32) -> PortCounts {

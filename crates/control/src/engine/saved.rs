@@ -1,17 +1,20 @@
 //! What survives a restart of control: the document in the state file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
 use api::v1::WantedState;
 use channel::state::StateFile;
-use policy::SegmentId;
+use policy::{MAX_SEGMENTS, SegmentId};
 use port::PortId;
+use port::counters::MAX_PORTS;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
 
-/// The document. Numbers that were handed out stay the same, because the switch's flows speak of them.
+/// The document. Numbers that were handed out stay the same, because the switch's flows speak of them. A number
+/// that is given back is handed out again when all others have had their turn: until then nothing is left in the
+/// switch, or on its way to or from it, that speaks of whoever had it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Saved {
     /// What the operator asked for, run-time changes included.
@@ -22,6 +25,12 @@ pub struct Saved {
     /// Numbers of ports by name.
     #[serde(default)]
     pub ports: BTreeMap<String, PortId>,
+    /// Where the next free number is looked for.
+    #[serde(default)]
+    pub next_segment: u32,
+    /// Likewise.
+    #[serde(default)]
+    pub next_port: u32,
     /// Of the last program.
     #[serde(default)]
     pub epoch: u64,
@@ -49,6 +58,13 @@ impl SavedStation {
     pub fn mac(&self) -> MacAddr {
         MacAddr(self.mac)
     }
+}
+
+/// The first number that is not taken among those below `end`, from `next` on and around.
+fn free(next: u32, end: usize, taken: impl Iterator<Item = u32>) -> u32 {
+    let taken: BTreeSet<u32> = taken.collect();
+    let mut numbers = (next..end as u32).chain(0..next);
+    numbers.find(|n| !taken.contains(n)).unwrap_or(0)
 }
 
 impl Saved {
@@ -81,24 +97,28 @@ impl Saved {
         file.save(&serde_json::to_vec(self).map_err(io::Error::other)?)
     }
 
-    /// The number of a segment; a new one gets the lowest free number.
+    /// The number of a segment; a new one gets the next free number.
     pub fn segment_id(&mut self, name: &str) -> SegmentId {
         if let Some(id) = self.segments.get(name) {
             return *id;
         }
-        let taken: Vec<u16> = self.segments.values().map(|id| id.0).collect();
-        let id = SegmentId((0..).find(|n| !taken.contains(n)).unwrap_or(0));
+        let taken = self.segments.values().map(|id| id.0.into());
+        let id = free(self.next_segment, MAX_SEGMENTS, taken);
+        self.next_segment = id + 1;
+        let id = SegmentId(id as u16);
         self.segments.insert(name.to_owned(), id);
         id
     }
 
-    /// The number of a port; a new one gets the lowest free number.
+    /// The number of a port; a new one gets the next free number.
     pub fn port_id(&mut self, name: &str) -> PortId {
         if let Some(id) = self.ports.get(name) {
             return *id;
         }
-        let taken: Vec<u32> = self.ports.values().map(|id| id.0).collect();
-        let id = PortId((0..).find(|n| !taken.contains(n)).unwrap_or(0));
+        let taken = self.ports.values().map(|id| id.0);
+        let id = free(self.next_port, MAX_PORTS, taken);
+        self.next_port = id + 1;
+        let id = PortId(id);
         self.ports.insert(name.to_owned(), id);
         id
     }

@@ -60,24 +60,13 @@ pub enum Effect {
         /// Why.
         why: Refusal,
     },
-    /// All cached flows with this address in this segment were decided on old knowledge.
+    /// All cached flows from and to this address in this segment were decided on old knowledge.
     Invalidate {
         /// The segment.
         segment: SegmentId,
         /// The address.
         mac: MacAddr,
-        /// Flows from it, or to it, or both.
-        side: Side,
     },
-}
-
-/// Which flows of an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// Those to it.
-    Destination,
-    /// Those to it and those from it.
-    Both,
 }
 
 /// Why a frame taught nothing.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use policy::{Lookup, PortId, SegmentId};
 use wire::MacAddr;
 
-use super::{Effect, Fdb, Limits, Refusal, Side, Station};
+use super::{Effect, Fdb, Limits, Refusal, Station};
 
 const LAN: SegmentId = SegmentId(0);
 const DMZ: SegmentId = SegmentId(1);
@@ -28,8 +28,8 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn invalidate(segment: SegmentId, mac: MacAddr, side: Side) -> Effect {
-    Effect::Invalidate { segment, mac, side }
+fn invalidate(segment: SegmentId, mac: MacAddr) -> Effect {
+    Effect::Invalidate { segment, mac }
 }
 
 fn refused(port: PortId, mac: MacAddr, why: Refusal) -> [Effect; 1] {
@@ -50,10 +50,7 @@ fn new_station_is_learned_once() {
         mac: mac(1),
         port: A,
     };
-    assert_eq!(
-        effects,
-        [learned, invalidate(LAN, mac(1), Side::Destination)]
-    );
+    assert_eq!(effects, [learned, invalidate(LAN, mac(1))]);
     assert_eq!(fdb.learn(secs(2), LAN, mac(1), A), []);
     let view = fdb.at(secs(2));
     assert_eq!(view.port_of(LAN, mac(1)), Some(A));
@@ -102,10 +99,7 @@ fn silence_ages_and_use_refreshes() {
         mac: mac(2),
         port: A,
     };
-    assert_eq!(
-        fdb.expire(secs(300)),
-        [forgotten, invalidate(LAN, mac(2), Side::Both)]
-    );
+    assert_eq!(fdb.expire(secs(300)), [forgotten, invalidate(LAN, mac(2))]);
     assert_eq!(fdb.next_expiry(), Some(secs(400)));
     assert_eq!(fdb.at(millis(399_999)).port_of(LAN, mac(1)), Some(A));
     assert_eq!(
@@ -172,7 +166,7 @@ fn pinned_stations_do_not_move_or_age() {
         from: B,
         to: A,
     };
-    let both = invalidate(LAN, mac(1), Side::Both);
+    let both = invalidate(LAN, mac(1));
     assert_eq!(fdb.pin(LAN, mac(1), A), [moved, both]);
     assert_eq!(fdb.pin(LAN, mac(1), A), []);
     assert_eq!((fdb.learned_at(A), fdb.learned_at(B)), (0, 0));

@@ -224,6 +224,7 @@ impl Scene {
             learned: false,
         };
         self.switch.answer(answer, NOW);
+        self.switch.go_on(NOW);
     }
 
     /// Both guests poll, as under load.

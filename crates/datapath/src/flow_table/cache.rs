@@ -98,8 +98,4 @@ impl Lines {
         let words = self.words[self.first + line * LINE..].first_chunk_mut();
         words.expect("a line behind the last")
     }
-
-    pub(super) fn clear(&mut self) {
-        self.words.fill(0);
-    }
 }

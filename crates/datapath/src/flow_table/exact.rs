@@ -30,6 +30,9 @@ const LONG: u64 = 1 << SLOT_BITS;
 const EPOCH_SHIFT: u32 = SLOT_BITS + 1;
 const EPOCH_BITS: u32 = 24;
 const LAST_EPOCH: u32 = (1 << EPOCH_BITS) - 1;
+/// Of so many installations one empties a set, each in its turn: before an epoch comes again, no reference of it is left.
+const CALLS_PER_SWEEP: u32 = 16;
+const _: () = assert!((CALLS_PER_SWEEP << SLOT_BITS) / KEYS_PER_SET as u32 <= LAST_EPOCH);
 /// The tag is what is left at the top; sets are chosen from the bottom of the hash.
 const TAG: u64 = u64::MAX << (EPOCH_SHIFT + EPOCH_BITS);
 /// What a reference that counts has in common with what is looked for.
@@ -52,6 +55,8 @@ pub(super) struct Exact {
     /// By ingress port: installations so far, from 1 on. A reference of another epoch is old, and an unused
     /// place has none.
     epochs: Box<[u32; PORTS]>,
+    /// Calls of [`Exact::outdate`], modulo 2^32.
+    calls: u32,
 }
 
 impl Exact {
@@ -62,6 +67,7 @@ impl Exact {
             sets: Lines::new(sets, Use::Scattered),
             last_set: sets - 1,
             epochs: Box::new([1; PORTS]),
+            calls: 0,
         }
     }
 
@@ -108,18 +114,17 @@ impl Exact {
 
     /// References of a port's frames are old; without a port, all are.
     pub(super) fn outdate(&mut self, in_port: Option<u32>) {
-        let mut wrapped = false;
-        let mut advance = |epoch: &mut u32| {
+        let advance = |epoch: &mut u32| {
             *epoch = if *epoch == LAST_EPOCH { 1 } else { *epoch + 1 };
-            wrapped |= *epoch == 1;
         };
         match in_port {
             Some(port) => advance(&mut self.epochs[port as usize % PORTS]),
             None => self.epochs.iter_mut().for_each(advance),
         }
-        if wrapped {
-            // Once in sixteen million installations: nothing of the last round may look new.
-            self.sets.clear();
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls.is_multiple_of(CALLS_PER_SWEEP) {
+            let set = (self.calls / CALLS_PER_SWEEP) as usize & self.last_set;
+            *self.sets.get_mut(set) = [0; WAYS];
         }
     }
 }
@@ -202,5 +207,36 @@ mod tests {
             exact.outdate(Some(3));
         }
         assert_eq!(exact.find(7, 3), None);
+    }
+
+    #[test]
+    fn an_installation_empties_one_set_at_most_and_each_has_its_turn() {
+        let mut exact = Exact::new(1 << SLOT_BITS);
+        let sets = exact.last_set as u64 + 1;
+        let known = |exact: &Exact| {
+            (0..sets)
+                .filter(|set| exact.find(*set, 0).is_some())
+                .count()
+        };
+        for round in 0..2 {
+            // By another port, whose epoch begins again meanwhile.
+            exact.epochs[1] = LAST_EPOCH - 100;
+            for set in 0..sets {
+                exact.remember(set, 0, found(1));
+            }
+            let mut before = known(&exact);
+            for call in 0..64 * CALLS_PER_SWEEP {
+                exact.outdate(Some(1));
+                if call % CALLS_PER_SWEEP == CALLS_PER_SWEEP - 1 {
+                    let left = known(&exact);
+                    assert_eq!(before - left, 1, "round {round}");
+                    before = left;
+                }
+            }
+        }
+        for _ in 0..sets as u32 * CALLS_PER_SWEEP {
+            exact.outdate(Some(1));
+        }
+        assert_eq!(known(&exact), 0);
     }
 }

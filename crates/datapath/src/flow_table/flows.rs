@@ -6,6 +6,7 @@ use policy::{Action, SegmentId};
 use wire::flow::{FlowKey, LOW_WORDS};
 
 use super::cache::{Lines, Use, prefetch, want_huge_pages};
+use super::used::Used;
 
 /// Words of a key that only long masks count.
 const HIGH_WORDS: usize = 8 - LOW_WORDS;
@@ -71,6 +72,7 @@ pub(super) struct Flows {
     slots: Vec<Flow>,
     /// By slot: the high words of a key, for long masks alone.
     high: Lines,
+    used: Used,
     capacity: usize,
     /// The first of the free slots among those that were in use.
     free: u32,
@@ -88,6 +90,7 @@ impl Flows {
         Self {
             slots,
             high: Lines::new(capacity, Use::InTurn),
+            used: Used::new(capacity),
             capacity,
             free: NONE,
             len: 0,
@@ -108,9 +111,9 @@ impl Flows {
         self.len == self.capacity
     }
 
-    /// Slots that are or were in use.
-    pub(super) fn slots(&self) -> usize {
-        self.slots.len()
+    /// The first slot with a flow at a place or behind it.
+    pub(super) fn next(&self, at: usize) -> Option<usize> {
+        self.used.next(at)
     }
 
     /// Fetches a flow, and the high words of its key if they may be needed.
@@ -171,6 +174,7 @@ impl Flows {
                 (self.slots.len() - 1) as u32
             }
         };
+        self.used.set(slot, true);
         if let Some(words) = high {
             self.high.get_mut(slot as usize)[..HIGH_WORDS].copy_from_slice(&words[LOW_WORDS..]);
         }
@@ -194,6 +198,7 @@ impl Flows {
         place.tuple = FREE;
         place.hash = self.free.into();
         self.free = slot;
+        self.used.set(slot, false);
     }
 
     fn count(&mut self, flow: &Flow, more: bool) {
@@ -235,9 +240,9 @@ impl Flows {
         self.shares.contains_key(&port)
     }
 
-    /// Whether the flow in a slot is from or to a port.
-    pub(super) fn concerns(&self, slot: u32, port: u32) -> bool {
+    /// Whether the flow in a slot is from or to a port like that.
+    pub(super) fn concerns(&self, slot: u32, is_one: impl Fn(u32) -> bool) -> bool {
         let flow = &self.slots[slot as usize];
-        !flow.is_free() && (flow.in_port() == port || flow.to() == Some(port))
+        !flow.is_free() && (is_one(flow.in_port()) || flow.to().is_some_and(is_one))
     }
 }

@@ -19,8 +19,11 @@ pub(crate) struct FlowRecord {
 impl FlowTable {
     /// All flows.
     pub(crate) fn records(&self, now: u64) -> Vec<FlowRecord> {
-        let slots = 0..self.flows.slots() as u32;
-        slots.filter_map(|slot| self.record(slot, now)).collect()
+        let next = |slot: &usize| self.flows.next(slot + 1);
+        let slots = std::iter::successors(self.flows.next(0), next);
+        slots
+            .filter_map(|slot| self.record(slot as u32, now))
+            .collect()
     }
 
     fn record(&self, slot: u32, now: u64) -> Option<FlowRecord> {

@@ -69,6 +69,15 @@ impl Stations {
         key.hash(self.seed) as usize & (self.heads[0].len() - 1)
     }
 
+    /// Whether the flows of two stations are in the same lists.
+    pub(super) fn share_a_list(
+        &self,
+        one: (SegmentId, MacAddr),
+        other: (SegmentId, MacAddr),
+    ) -> bool {
+        self.list(one) == self.list(other)
+    }
+
     fn head(&mut self, station: (SegmentId, MacAddr), side: Side) -> &mut u32 {
         let list = self.list(station);
         &mut self.heads[side as usize][list]

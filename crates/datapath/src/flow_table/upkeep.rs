@@ -1,19 +1,17 @@
 //! What is done to flows beside the way of frames: they expire, are forgotten by rule, are checked, and tell which
 //! stations use them.
 //!
-//! Each call looks at, or forgets, a bounded number of flows, because frames wait meanwhile. Places are slots: a
-//! walk over all flows starts at 0 and goes on where the call before says. A flow that stays is met once.
+//! Each call ends when its [`Effort`] is spent, because frames wait meanwhile. A walk starts at place 0 and goes on
+//! where the call before says. A flow that stays is met once, one that comes meanwhile perhaps.
 
 use channel::switching::{Station, StationUse};
 use policy::{Lookup, PortId, Program, SegmentId, decide};
 use wire::MacAddr;
 
 use super::FlowTable;
+use super::effort::{CHANGE, Effort, LOOK, SEEK};
 use super::flows::Flow;
 use super::stations::{Side, station};
-
-/// Slots that are looked at in one call, or flows that are forgotten in it.
-pub const PIECE: usize = 1024;
 
 /// How far [`FlowTable::forget_station`] or a walk came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,112 +23,163 @@ pub enum Progress {
 }
 
 impl FlowTable {
-    /// Looks at the slots of one piece.
-    fn walk(&mut self, at: usize, mut each: impl FnMut(&mut Self, u32)) -> Progress {
-        let end = (at + PIECE).min(self.flows.slots());
-        for slot in at..end {
-            if self.flows.get(slot as u32).is_some_and(|f| !f.is_free()) {
-                each(self, slot as u32);
+    /// Has a look at flows from a place on, as far as the effort goes; `each` says what it has cost.
+    fn walk(
+        &mut self,
+        mut at: usize,
+        effort: &mut Effort,
+        mut each: impl FnMut(&mut Self, u32) -> usize,
+    ) -> Progress {
+        while let Some(slot) = self.flows.next(at) {
+            if effort.is_spent() {
+                return Progress::GoOn(slot);
             }
-        }
-        if end < self.flows.slots() {
-            Progress::GoOn(end)
-        } else {
-            Progress::Done
-        }
-    }
-
-    /// Forgets flows to a station, with `from` those from it as well; [`PIECE`] of them at most. Others are not
-    /// looked at. Where there are more, it is to be called again before a flow is installed that is to stay.
-    pub fn forget_station(&mut self, segment: SegmentId, mac: MacAddr, from: bool) -> Progress {
-        let mut left = PIECE;
-        let sides: &[Side] = if from {
-            &[Side::To, Side::From]
-        } else {
-            &[Side::To]
-        };
-        for &side in sides {
-            let mut next = self.stations.first((segment, mac), side);
-            while let Some(slot) = next {
-                next = self.stations.after(slot, side);
-                let flow = self.flows.get(slot);
-                if flow.is_none_or(|flow| station(flow, side) != Some((segment, mac))) {
-                    continue;
-                }
-                if left == 0 {
-                    return Progress::GoOn(0);
-                }
-                left -= 1;
-                self.forget(slot);
-            }
+            effort.charge(each(self, slot as u32));
+            at = slot + 1;
         }
         Progress::Done
     }
 
-    /// Forgets the flows from and to a port among those of one piece.
-    pub fn forget_port(&mut self, port: PortId, at: usize) -> Progress {
-        if !self.flows.concern(port.0) {
+    /// Forgets flows from a station and to it. Others are looked at only where they share a list with them. Where
+    /// there are more, it is to be called again before a flow is installed that is to stay.
+    pub fn forget_station(
+        &mut self,
+        segment: SegmentId,
+        mac: MacAddr,
+        at: usize,
+        effort: &mut Effort,
+    ) -> Progress {
+        let wanted = (segment, mac);
+        let (mut side, mut next) = self.resume(wanted, at);
+        loop {
+            while let Some(slot) = next {
+                if effort.is_spent() {
+                    return Progress::GoOn(place(side, slot));
+                }
+                next = self.stations.after(slot, side);
+                let flow = self.flows.get(slot);
+                let its = flow.is_some_and(|flow| station(flow, side) == Some(wanted));
+                effort.charge(if its { CHANGE } else { SEEK });
+                if its {
+                    self.forget(slot);
+                }
+            }
+            if side == Side::From {
+                return Progress::Done;
+            }
+            side = Side::From;
+            next = self.stations.first(wanted, side);
+        }
+    }
+
+    /// Where to go on in a station's lists. If the flow there has gone meanwhile, the list begins again.
+    fn resume(&self, wanted: (SegmentId, MacAddr), at: usize) -> (Side, Option<u32>) {
+        let Some((side, slot)) = side_and_slot(at) else {
+            return (Side::To, self.stations.first(wanted, Side::To));
+        };
+        let flow = self.flows.get(slot).filter(|flow| !flow.is_free());
+        let there = flow
+            .and_then(|flow| station(flow, side))
+            .filter(|there| self.stations.share_a_list(*there, wanted));
+        let next = match there {
+            Some(_) => Some(slot),
+            None => self.stations.first(wanted, side),
+        };
+        (side, next)
+    }
+
+    /// Forgets the flows from and to ports, which are in ascending order.
+    pub fn forget_ports(&mut self, ports: &[PortId], at: usize, effort: &mut Effort) -> Progress {
+        if !ports.iter().any(|port| self.flows.concern(port.0)) {
             return Progress::Done;
         }
-        self.walk(at, |table, slot| {
-            if table.flows.concerns(slot, port.0) {
-                table.forget(slot);
+        self.walk(at, effort, |table, slot| {
+            let is_one = |port| ports.binary_search(&PortId(port)).is_ok();
+            if !table.flows.concerns(slot, is_one) {
+                return LOOK;
             }
+            table.forget(slot);
+            CHANGE
         })
     }
 
-    /// Forgets the flows among the next `slots` that were not used for more than `limit` milliseconds; how
-    /// many. Each call goes on where the one before stopped, and from the end to the start.
-    pub fn expire_some(&mut self, now: u64, limit: u32, slots: usize) -> usize {
+    /// Forgets those of the next `flows` flows that were not used for more than `limit` milliseconds; how many.
+    /// Each call goes on where the one before stopped, and from the end to the start.
+    pub fn expire_some(&mut self, now: u64, limit: u32, flows: usize) -> usize {
         let before = self.flows.len();
-        for _ in 0..slots.min(self.flows.slots()) {
-            let slot = self.sweep % self.flows.slots() as u32;
-            self.sweep = slot + 1;
-            let flow = self.flows.get(slot).filter(|flow| !flow.is_free());
+        for _ in 0..flows.min(before) {
+            let next = self.flows.next(self.sweep as usize);
+            let Some(slot) = next.or_else(|| self.flows.next(0)) else {
+                break;
+            };
+            self.sweep = slot as u32 + 1;
+            let flow = self.flows.get(slot as u32);
             if flow.is_some_and(|flow| flow.idle(now) > limit) {
-                self.forget(slot);
+                self.forget(slot as u32);
             }
         }
         before - self.flows.len()
     }
 
-    /// The learned stations from which flows of one piece were used within so many milliseconds; one may be
-    /// there several times.
+    /// Tells the learned stations from which flows were used within so many milliseconds; one may be told several
+    /// times.
     pub fn stations_in_use(
         &mut self,
         at: usize,
         now: u64,
         within_ms: u32,
-    ) -> (Vec<StationUse>, Progress) {
-        let mut all: Vec<StationUse> = Vec::new();
-        let progress = self.walk(at, |table, slot| {
+        effort: &mut Effort,
+        mut each: impl FnMut(StationUse),
+    ) -> Progress {
+        self.walk(at, effort, |table, slot| {
             let used = table.flows.get(slot).and_then(|flow| in_use(flow, now));
-            let Some(used) = used.filter(|used| used.idle_ms <= within_ms) else {
-                return;
-            };
-            match all.last_mut() {
-                Some(last) if last.station == used.station => {
-                    last.idle_ms = last.idle_ms.min(used.idle_ms);
+            match used.filter(|used| used.idle_ms <= within_ms) {
+                Some(used) => {
+                    each(used);
+                    SEEK
                 }
-                _ => all.push(used),
-            }
-        });
-        (all, progress)
-    }
-
-    /// Forgets the flows of one piece that would be decided otherwise now.
-    pub fn check(&mut self, at: usize, program: &Program, known: &dyn Lookup) -> Progress {
-        self.walk(at, |table, slot| {
-            let Some(flow) = table.flows.get(slot) else {
-                return;
-            };
-            let long = table.tuples[usize::from(flow.tuple)].hash.is_long();
-            let right = decide(program, known, &table.flows.key(slot, long));
-            if (right.action, right.segment) != (flow.action, flow.segment) {
-                table.forget(slot);
+                None => LOOK,
             }
         })
     }
+
+    /// Forgets the flows that would be decided otherwise now.
+    pub fn check(
+        &mut self,
+        at: usize,
+        program: &Program,
+        known: &dyn Lookup,
+        effort: &mut Effort,
+    ) -> Progress {
+        self.walk(at, effort, |table, slot| {
+            let Some(flow) = table.flows.get(slot) else {
+                return LOOK;
+            };
+            let long = table.tuples[usize::from(flow.tuple)].hash.is_long();
+            let right = decide(program, known, &table.flows.key(slot, long));
+            if (right.action, right.segment) == (flow.action, flow.segment) {
+                return SEEK;
+            }
+            table.forget(slot);
+            SEEK + CHANGE
+        })
+    }
+}
+
+/// A place in the lists of a station; never 0, which is the start.
+fn place(side: Side, slot: u32) -> usize {
+    1 + 2 * slot as usize + side as usize
+}
+
+/// What such a place stands for.
+fn side_and_slot(place: usize) -> Option<(Side, u32)> {
+    let place = place.checked_sub(1)?;
+    let side = if place % 2 == Side::From as usize {
+        Side::From
+    } else {
+        Side::To
+    };
+    Some((side, (place / 2) as u32))
 }
 
 /// That a flow's source uses it, where control has learned that.

@@ -7,8 +7,10 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use channel::records::{Answer, Upcall};
+use channel::switching::Station;
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
@@ -17,6 +19,7 @@ use testkit::net::NetHeader;
 use virtio::features::Features;
 use wire::MacAddr;
 
+use crate::errand::{Errand, Known};
 use crate::guest::header;
 use crate::switch::{Switch, UpcallSink};
 
@@ -356,9 +359,30 @@ impl Bench {
         upcalls.len()
     }
 
+    /// What control knows.
+    pub(super) fn known(&self) -> Arc<Known> {
+        let known = self.fdb.0.iter();
+        let known = known.map(|((segment, mac), port)| Station {
+            segment: *segment,
+            mac: mac.0,
+            port: *port,
+        });
+        Arc::new(Known::new(&known.collect::<Vec<_>>()))
+    }
+
     /// Control has all flows checked.
     pub(super) fn check(&mut self) {
-        self.switch.check_flows(0, &self.fdb);
+        self.switch.begin(1, Errand::Check(self.known()));
+        self.finish();
+    }
+
+    /// Goes on until nothing is left to do; what was done, by number.
+    pub(super) fn finish(&mut self) -> Vec<u64> {
+        while self.switch.has_to_do() {
+            self.switch.go_on(self.now);
+        }
+        let finished = self.switch.take_finished().into_iter();
+        finished.map(|errand| errand.ticket).collect()
     }
 
     /// Answers the oldest upcall once, with this action.

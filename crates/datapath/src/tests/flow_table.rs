@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
 
-use crate::flow_table::{FlowTable, Origin, Progress};
+use crate::flow_table::{Effort, FlowTable, Origin, Progress};
 
 /// Flows of a table with a single set.
 const FEW: usize = 7;
@@ -146,10 +146,10 @@ impl Oracle {
         }
     }
 
-    fn forget_station(&mut self, segment: u16, mac: u64, from: bool) {
+    fn forget_station(&mut self, segment: u16, mac: u64) {
         let (segment, mac) = (Some(SegmentId(segment)), MacAddr::from_u64(mac));
         self.retain(|r| {
-            let its = r.key.dmac() == mac || from && r.key.smac() == mac;
+            let its = r.key.dmac() == mac || r.key.smac() == mac;
             r.origin.segment != segment || !its
         });
     }
@@ -186,25 +186,24 @@ impl Oracle {
 /// Segment, address and port.
 type Used = (SegmentId, [u8; 6], u32);
 
-/// Calls with each place of a walk.
-fn walk(mut piece: impl FnMut(usize) -> Progress) {
-    let mut at = 0;
-    while let Progress::GoOn(next) = piece(at) {
-        at = next;
+/// Calls with each place of a walk; how often.
+fn walk(mut piece: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
+    let (mut at, mut calls) = (0, 1);
+    while let Progress::GoOn(next) = piece(at, &mut Effort::default()) {
+        (at, calls) = (next, calls + 1);
     }
+    calls
 }
 
 fn stations(table: &mut FlowTable, now: u64, within: u32) -> BTreeMap<Used, u64> {
     let mut all = BTreeMap::new();
-    walk(|at| {
-        let (some, progress) = table.stations_in_use(at, now, within);
-        for one in some {
+    walk(|at, effort| {
+        table.stations_in_use(at, now, within, effort, |one| {
             let used = (one.station.segment, one.station.mac, one.station.port.0);
             let idle = u64::from(one.idle_ms);
             let least = all.entry(used).or_insert(idle);
             *least = idle.min(*least);
-        }
-        progress
+        })
     });
     all
 }
@@ -227,7 +226,7 @@ enum Step {
     /// In three steps, with an installation before the last.
     Late(FlowKey, FlowKey, usize, u32),
     Install(FlowKey, usize, u32),
-    ForgetStation(u16, u64, bool),
+    ForgetStation(u16, u64),
     ForgetPort(u32),
     Stations(u32),
     Expire,
@@ -249,7 +248,7 @@ fn a_step(keys: u64) -> impl Strategy<Value = Step> {
         2 => prop::collection::vec(key(), 1..9).prop_map(Step::Batch),
         2 => (key(), key(), 0..4usize, 0..4u32).prop_map(|(k, l, m, a)| Step::Late(k, l, m, a)),
         8 => (key(), 0..4usize, 0..4u32).prop_map(|(k, m, a)| Step::Install(k, m, a)),
-        2 => (0..2u16, 0..keys, any::<bool>()).prop_map(|(s, m, f)| Step::ForgetStation(s, m, f)),
+        2 => (0..2u16, 0..keys).prop_map(|(s, m)| Step::ForgetStation(s, m)),
         1 => (0..4u32).prop_map(Step::ForgetPort),
         1 => (0..200u32).prop_map(Step::Stations),
         1 => Just(Step::Expire),
@@ -298,13 +297,13 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
             assert_eq!(found, oracle.lookup(key, now + 1), "{step:?}");
         }
         Step::Install(key, mask, action) => install(table, oracle, (key, *mask, *action), now),
-        Step::ForgetStation(segment, mac, from) => {
+        Step::ForgetStation(segment, mac) => {
             let address = MacAddr::from_u64(*mac);
-            walk(|_| table.forget_station(SegmentId(*segment), address, *from));
-            oracle.forget_station(*segment, *mac, *from);
+            walk(|at, effort| table.forget_station(SegmentId(*segment), address, at, effort));
+            oracle.forget_station(*segment, *mac);
         }
         Step::ForgetPort(port) => {
-            walk(|at| table.forget_port(PortId(*port), at));
+            walk(|at, effort| table.forget_ports(&[PortId(*port)], at, effort));
             oracle.remove_port(*port);
         }
         Step::Stations(within) => {
@@ -434,8 +433,10 @@ fn an_empty_table_has_nothing_to_sweep_and_nothing_to_find() {
     assert_eq!(table.lookup(&key(1, 1, 1), 0), None);
     assert_eq!(stations(&mut table, 0, u32::MAX), BTreeMap::new());
     table.count_more(1);
-    assert_eq!(table.forget_port(PortId(1), 0), Progress::Done);
-    let all = table.forget_station(SegmentId(1), MacAddr::from_u64(1), true);
+    let effort = &mut Effort::default();
+    let all = table.forget_ports(&[PortId(1)], 0, effort);
+    assert_eq!(all, Progress::Done);
+    let all = table.forget_station(SegmentId(1), MacAddr::from_u64(1), 0, effort);
     assert_eq!(all, Progress::Done);
 }
 
@@ -483,37 +484,4 @@ fn records_show_the_masked_key() {
     let record = &table.records(0)[0];
     assert_eq!(record.key, *k.masked(&mask).words());
     assert_eq!(record.mask, *mask.words());
-}
-
-#[test]
-fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
-    let mut table = FlowTable::new(16_384, 3);
-    let (mask, origin) = (
-        masks()[0],
-        Origin {
-            segment: Some(SegmentId(1)),
-            learned: true,
-        },
-    );
-    for n in 0..3000 {
-        table.install(&key(1, 10 + n, 5), &mask, to(2), origin, 0);
-        table.install(&key(2, 5, 10 + n), &mask, to(1), origin, 0);
-        table.install(&key(3, 10 + n, 6), &mask, to(2), origin, 0);
-    }
-    let mut pieces = 0;
-    walk(|_| {
-        pieces += 1;
-        let before = table.len();
-        let progress = table.forget_station(SegmentId(1), MacAddr::from_u64(5), true);
-        assert!(before - table.len() <= crate::flow_table::PIECE);
-        progress
-    });
-    assert_eq!((pieces, table.len()), (6, 3000));
-    assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
-    pieces = 0;
-    walk(|at| {
-        pieces += 1;
-        table.forget_port(PortId(2), at)
-    });
-    assert!(table.is_empty() && pieces <= 9, "{pieces}");
 }

@@ -433,7 +433,6 @@ fn an_answer_for_once_is_not_cached_and_a_removed_flow_is_asked_again() {
     let station = |segment| Stale::Station {
         segment,
         mac: mac(2),
-        from: false,
     };
     bench.switch.answer(Answer::Forget(station(RED)), bench.now);
     bench.step(&[From(1, 1, 100), To(2, 1, 100), Hits(1)], |b| {
@@ -477,11 +476,11 @@ fn a_rule_for_many_flows_keeps_later_answers_waiting() {
     };
     for n in 0..stations {
         bench.send_and_decide(1, &ethernet(mac(2), source(n), 0x0800, &[0; 86]));
+        bench.switch.go_on(bench.now);
     }
     let rule = Stale::Station {
         segment: BLUE,
         mac: mac(2),
-        from: false,
     };
     bench.switch.answer(Answer::Forget(rule), bench.now);
     bench.send_and_decide(1, &frame(1, 2, 0));

@@ -2,7 +2,7 @@
 
 use channel::records::Answer;
 
-use super::Worker;
+use super::{Notice, Worker};
 use crate::guest::GuestPort;
 use crate::switch::Switch;
 
@@ -12,7 +12,7 @@ const ANSWERS: usize = 256;
 impl Worker {
     /// Goes on with what earlier answers left, then follows new ones.
     pub(super) fn follow_answers(&mut self) {
-        if self.switch.has_to_do() && !self.switch.go_on(self.now()) {
+        if self.switch.has_to_do() && !self.go_on() {
             return;
         }
         for _ in 0..ANSWERS {
@@ -29,6 +29,15 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Does a piece of what is left. `true` when answers have nothing to wait for.
+    fn go_on(&mut self) -> bool {
+        let caught_up = self.switch.go_on(self.now());
+        for errand in self.switch.take_finished() {
+            self.tell(Notice::Finished(errand));
+        }
+        caught_up
     }
 
     /// Gives an answer to the worker that asked, and one that nobody asked for to all.

@@ -11,6 +11,7 @@ use rustix::event::EventfdFlags;
 
 use super::Worker;
 use crate::culprit;
+use crate::errand::Finished;
 use crate::guest::GuestFault;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -78,6 +79,8 @@ pub enum Notice {
     QueueFault(PortId, u16, GuestFault),
     /// A VMM took its guest's memory away; dummy pages are in its place.
     MemoryLost(PortId),
+    /// The worker has done its part of an errand.
+    Finished(Finished),
 }
 
 /// The receiving end of the worker's notices, with a descriptor to wait on.

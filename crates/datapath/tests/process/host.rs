@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use channel::keeping::{MARKS, SOCKET};
 use channel::link::{self, Link, Received};
-use channel::records::{Answer, Upcall};
+use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
 use channel::supervision::{Ask, SwitchSettings, Tell};
 use channel::switching::{
@@ -68,7 +68,7 @@ struct Answering {
 impl Answering {
     fn start(
         mut upcalls: shared::Receiver,
-        mut answers: shared::Sender,
+        answers: Arc<Mutex<shared::Sender>>,
         program: Arc<Mutex<Program>>,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
@@ -77,6 +77,7 @@ impl Answering {
             while !stopped.load(SeqCst) {
                 while let Some(upcall) = upcalls.recv::<Upcall>().expect("a sound ring") {
                     let program = program.lock().expect("no panic").clone();
+                    let mut answers = answers.lock().expect("no panic");
                     assert!(
                         answers.send(&answer(&program, &upcall)),
                         "room for an answer"
@@ -125,6 +126,7 @@ fn readable(fd: impl AsFd, timeout: Duration) -> bool {
 /// Control's end: link, and the thread that answers.
 struct Control {
     link: Link<Request, Report>,
+    answers: Arc<Mutex<shared::Sender>>,
     _answering: Answering,
 }
 
@@ -229,9 +231,12 @@ impl Host {
             link.recv(),
             Ok(Received::Message(Report::Done { number: 0, .. }, _))
         ) {}
+        let answers = Arc::new(Mutex::new(answers));
+        let program = Arc::clone(&self.program);
         self.control = Some(Control {
             link,
-            _answering: Answering::start(upcalls, answers, Arc::clone(&self.program)),
+            _answering: Answering::start(upcalls, Arc::clone(&answers), program),
+            answers,
         });
     }
 
@@ -272,6 +277,14 @@ impl Host {
                 other => panic!("unexpected {other:?}"),
             }
         }
+    }
+
+    /// Control sends a rule.
+    pub(crate) fn forget(&self, rule: Stale) {
+        let answers = &self.control.as_ref().expect("a control").answers;
+        let mut answers = answers.lock().expect("no panic");
+        assert!(answers.send(&Answer::Forget(rule)), "room for a rule");
+        answers.ring_bell();
     }
 
     fn publish(&mut self) {

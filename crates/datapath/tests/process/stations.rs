@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use channel::records::Stale;
 use channel::switching::{Order, Station};
 use policy::SegmentId;
 use port::PortId;
 use testkit::GuestConfig;
+use testkit::net::NetHeader;
 use testkit::packets::mac;
 
 use crate::host::{Host, PATIENCE, wait_for};
-use crate::traffic::talk;
+use crate::traffic::{numbered, talk};
 
 fn station(n: u8) -> Station {
     Station {
@@ -60,4 +62,46 @@ fn a_check_with_what_control_knows_forgets_what_is_wrong() {
     assert_eq!(host.flows(), 2);
     host.remove_port(2);
     assert_eq!(host.flows(), 0);
+}
+
+#[test]
+fn a_station_whose_flows_two_workers_have_is_told_once_and_forgotten_by_both() {
+    let mut host = Host::new();
+    host.add_port(1, 2);
+    host.add_port(2, 1);
+    let mut a = host.guest(1, GuestConfig::default().pairs(2));
+    let mut b = host.guest(2, GuestConfig::default());
+    for pair in [0, 1] {
+        let frame = numbered(1, 2, pair as u64, 60);
+        a.send_on(pair, &frame, &NetHeader::default())
+            .expect("room");
+        let got = b.recv(PATIENCE).expect("correct").expect("a frame");
+        assert_eq!(got.frame, frame);
+    }
+    assert_eq!(host.flows(), 2, "each worker has asked");
+    assert_eq!(in_use(&mut host, PATIENCE), [station(1)]);
+    let Station { segment, mac, .. } = station(1);
+    host.forget(Stale::Station { segment, mac });
+    wait_for("both to forget it", || host.flows() == 0);
+    talk(&mut a, &mut b, 20);
+}
+
+/// A number that is used again means another port, from the first frame on.
+#[test]
+fn a_port_under_the_number_of_another_gets_none_of_its_flows() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut guests = [1, 2, 3].map(|id| host.guest(id, GuestConfig::default()));
+    let [a, b, c] = &mut guests;
+    talk(a, b, 20);
+    talk(c, b, 20);
+    for _ in 0..3 {
+        host.remove_port(2);
+        assert_eq!(host.flows(), 0, "done means done");
+        host.add_port(2, 1);
+        let mut heir = host.guest(2, GuestConfig::default());
+        assert!(in_use(&mut host, PATIENCE).is_empty());
+        talk(a, &mut heir, 20);
+        talk(c, &mut heir, 20);
+        assert_eq!(host.flows(), 4);
+    }
 }

@@ -11,7 +11,7 @@ use crate::report::table;
 use crate::statistics::percentile;
 
 const MEANING: &str = "Gap: the longest time without a frame in one direction, from the kill until all was as before. Lost: sent, \
-    less received and dropped by name; a frame that is delivered again by the new process counts once, and as twice. A new \
+    less received and all that the route's ports dropped by name in the time, noise of others included, which can hide as many; a frame that is delivered again by the new process counts once, and as twice. A new \
     supervisor counts drops from nothing: what the old one's switch dropped after the traffic began would count as lost.";
 
 /// All that is reported.

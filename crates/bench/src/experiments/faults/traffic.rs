@@ -6,12 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::net::RecvFlags;
 use testkit::frontend::FrontEnd;
-use testkit::guest::GuestError;
+use testkit::guest::{GuestError, GuestPair};
 use testkit::guest_ram::RegionSpec;
 use testkit::net::NetHeader;
 use testkit::packets::{Flow, arp_reply, mac, numbered_payload, numbered_read, payload_of, udp};
@@ -120,7 +121,10 @@ pub(super) struct Lane {
 
 /// A guest and its way back in.
 struct Seat {
-    guest: FakeGuest,
+    /// Away while it dials.
+    guest: Option<FakeGuest>,
+    /// Whoever sets a new connection up: that waits for answers, and traffic does not. Returns whether it worked.
+    dialing: Option<JoinHandle<(FakeGuest, bool)>>,
     connected: bool,
     socket: PathBuf,
     redials: u32,
@@ -138,7 +142,8 @@ impl Seat {
         let guest = FakeGuest::connect(&socket, config.guest(End::Guest(index).number()))
             .with_context(|| format!("guest {index} is not attached"))?;
         Ok(Self {
-            guest,
+            guest: Some(guest),
+            dialing: None,
             connected: true,
             socket,
             redials: 0,
@@ -147,23 +152,31 @@ impl Seat {
 
     /// Dials again where the connection has ended.
     fn look(&mut self) {
+        if let Some(thread) = self.dialing.take_if(|thread| thread.is_finished())
+            && let Ok((guest, connected)) = thread.join()
+        {
+            (self.guest, self.connected) = (Some(guest), connected);
+        }
         if self.connected && self.is_closed() {
             self.lose();
         }
-        if !self.connected {
-            // Nobody there yet is no news.
-            self.connected = self.dial().is_ok();
+        // Nobody there yet is no news.
+        if !self.connected
+            && self.guest.is_some()
+            && let Ok(socket) = UnixStream::connect(&self.socket)
+        {
+            self.dial(socket);
         }
     }
 
     fn lose(&mut self) {
-        self.guest.crash();
+        self.guest.iter_mut().for_each(FakeGuest::crash);
         self.connected = false;
         self.redials += 1;
     }
 
     fn is_closed(&mut self) -> bool {
-        let Ok(front) = self.guest.front() else {
+        let Some(Ok(front)) = self.guest.as_mut().map(FakeGuest::front) else {
             return true;
         };
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -173,14 +186,36 @@ impl Seat {
         }
     }
 
-    fn dial(&mut self) -> Result<(), GuestError> {
-        let socket = UnixStream::connect(&self.socket)?;
-        self.guest.reconnect_over(FrontEnd::over(socket, DIAL)?)
+    /// Sends the guest away to set a connection up.
+    fn dial(&mut self, socket: UnixStream) {
+        let Some(mut guest) = self.guest.take() else {
+            return;
+        };
+        self.dialing = Some(std::thread::spawn(move || {
+            let front = FrontEnd::over(socket, DIAL).map_err(GuestError::from);
+            let done = front.and_then(|front| guest.reconnect_over(front));
+            (guest, done.is_ok())
+        }));
+    }
+
+    /// Its queues, unless it is away.
+    fn pair(&mut self) -> Option<&mut GuestPair> {
+        Some(&mut self.guest.as_mut()?.pairs[0])
     }
 
     /// Whether there was room.
     fn send(&mut self, frame: &[u8]) -> Result<bool> {
-        Ok(self.connected && self.guest.pairs[0].stage(frame, &NetHeader::default())?)
+        let connected = self.connected;
+        match self.pair().filter(|_| connected) {
+            Some(pair) => Ok(pair.stage(frame, &NetHeader::default())?),
+            None => Ok(false),
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(pair) = self.pair() {
+            pair.flush();
+        }
     }
 }
 
@@ -268,10 +303,12 @@ impl<'a> Traffic<'a> {
     /// When the connection ends over it.
     pub(super) fn reboot(&mut self, guest: usize) -> Result<bool> {
         let seat = &mut self.seats[guest];
-        if seat.connected {
-            seat.guest.reset()?;
-        }
-        Ok(seat.connected)
+        let connected = seat.connected;
+        let Some(guest) = seat.guest.as_mut().filter(|_| connected) else {
+            return Ok(false);
+        };
+        guest.reset()?;
+        Ok(true)
     }
 
     /// A guest's VMM goes away, and comes back as soon as it can; whether it was there.
@@ -322,7 +359,7 @@ impl<'a> Traffic<'a> {
                 }
             }
             if let End::Guest(index) = lane.from {
-                self.seats[index].guest.pairs[0].flush();
+                self.seats[index].flush();
             }
         }
         Ok(())
@@ -330,9 +367,8 @@ impl<'a> Traffic<'a> {
 
     fn receive(&mut self, index: usize) -> Result<()> {
         let mut frame = std::mem::take(&mut self.buffer);
-        while self.seats[index].guest.pairs[0]
-            .try_recv_into(&mut frame)?
-            .is_some()
+        while let Some(pair) = self.seats[index].pair()
+            && pair.try_recv_into(&mut frame)?.is_some()
         {
             match payload_of(&frame) {
                 _ if frame.get(12..14) == Some(&ETHER_ARP[..]) => self.answer_arp(index)?,
@@ -350,7 +386,7 @@ impl<'a> Traffic<'a> {
         let address = |end: End| (mac(end.number()), Ipv4Addr::new(10, 0, 0, end.number()));
         let answer = arp_reply(address(End::Guest(index)), address(End::Host));
         self.seats[index].send(&answer)?;
-        self.seats[index].guest.pairs[0].flush();
+        self.seats[index].flush();
         Ok(())
     }
 

@@ -97,7 +97,22 @@ fn a_port_that_the_switch_refuses_is_not_there() {
     assert_eq!(world.orders(), ["add 2 vm2"]);
     assert_eq!(world.listening(&mut engine).len(), 2, "its socket is gone");
     engine.add_port(port("vm2", "blue")).unwrap();
-    assert_eq!(world.orders(), ["add 2 vm2", "program 2"]);
+    assert_eq!(world.orders(), ["add 3 vm2", "program 2"]);
+}
+
+/// Something may be on its way that speaks of whoever had the number.
+#[test]
+fn a_number_that_was_given_back_is_not_the_next_one_not_even_for_a_new_control() {
+    let (mut world, mut engine) = world();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    engine.remove_port("vm2").unwrap();
+    engine.add_port(port("vm3", "blue")).unwrap();
+    engine.remove_port("vm3").unwrap();
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    world.orders();
+    engine.add_port(port("vm4", "blue")).unwrap();
+    assert_eq!(world.orders()[0], "add 4 vm4");
 }
 
 #[test]
@@ -203,7 +218,7 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
 
     world.supervisor().taken.clear();
     let status = engine.add_port(up).unwrap();
-    assert_eq!(world.orders(), ["add 2 up", "program 2"]);
+    assert_eq!(world.orders(), ["add 3 up", "program 2"]);
     assert_eq!(world.listening(&mut engine).len(), 2, "it has no socket");
     assert_eq!(status.state, PortState::Dialing);
     let driver = status.driver_process.expect("how its driver is");
@@ -211,10 +226,10 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
     assert_eq!((driver.pid, driver.restarts), (Some(20), 1));
     assert_eq!((driver.refused_by_interface, driver.too_long), (3, 4));
     let wanted = world.supervisor().drivers.clone();
-    assert_eq!((wanted[0].port, wanted.len()), (PortId(2), 1));
+    assert_eq!((wanted[0].port, wanted.len()), (PortId(3), 1));
     {
         let switch = world.switch();
-        let config = &switch.ports[&PortId(2)];
+        let config = &switch.ports[&PortId(3)];
         assert_eq!(config.socket, channel::driving::address("up"));
     }
     assert!(

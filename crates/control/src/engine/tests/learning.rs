@@ -124,6 +124,30 @@ fn stations_in_use_stay_young_and_silent_ones_age() {
     assert_eq!(world.cached(), ["1: 2 > 255"], "it was never asked again");
 }
 
+/// A station that its port had no room for when its flow was made.
+#[test]
+fn the_use_of_flows_that_are_older_than_their_station_counts() {
+    let (world, mut engine) = world();
+    let station = |n: u32| {
+        let [_, _, high, low] = n.to_be_bytes();
+        wire::MacAddr([2, 0, 0, 0, high, low])
+    };
+    for n in 0..4096 {
+        world.ask(&mut engine, key(0, 1, 255).with_smac(station(n)));
+    }
+    let late = key(0, 9, 255);
+    world.ask(&mut engine, late);
+    // The others age, and the late one speaks to somebody else, too.
+    world.seconds(&mut engine, 301);
+    world.ask(&mut engine, key(0, 9, 2));
+    for _ in 0..310 {
+        world.frame(&mut engine, late);
+        world.seconds(&mut engine, 1);
+    }
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    assert_eq!(fdb.entries.len(), 1, "{fdb:?}");
+}
+
 #[test]
 fn a_full_answer_ring_keeps_order_and_loses_nothing() {
     let (world, mut engine) = world();

@@ -41,9 +41,9 @@ pub(super) struct Flow {
 /// Whether a rule of control means a flow.
 fn is_stale(rule: Stale, key: &FlowKey, flow: &Flow) -> bool {
     match rule {
-        Stale::Station { segment, mac, from } => {
+        Stale::Station { segment, mac } => {
             let ours = flow.segment == Some(segment);
-            ours && (key.dmac().0 == mac || from && key.smac().0 == mac)
+            ours && (key.dmac().0 == mac || key.smac().0 == mac)
         }
         Stale::Port(port) => {
             let to = matches!(flow.action, Action::Unicast { port: to, .. } if to == port);

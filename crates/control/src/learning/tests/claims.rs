@@ -13,7 +13,7 @@ fn claimed() -> Fdb {
         to: B,
     };
     let effects = fdb.learn(secs(10), LAN, mac(1), B);
-    assert_eq!(effects, [moved, invalidate(LAN, mac(1), Side::Both)]);
+    assert_eq!(effects, [moved, invalidate(LAN, mac(1))]);
     fdb
 }
 
@@ -59,7 +59,7 @@ fn a_false_claim_is_taken_back_and_barred() {
         from: B,
         to: A,
     };
-    let both = invalidate(LAN, mac(1), Side::Both);
+    let both = invalidate(LAN, mac(1));
     assert_eq!(hear(&mut fdb, secs(11), A), [back, both, bar(B, until)]);
     assert_eq!(holder(&fdb, secs(11)), Some(A));
     assert!(barred(&fdb, until - millis(1), B) && !barred(&fdb, until, B));
@@ -94,7 +94,7 @@ fn the_end_of_a_bar_is_reported_once() {
     hear(&mut fdb, secs(11), A);
     assert_eq!(fdb.next_expiry(), Some(secs(41)));
     assert_eq!(fdb.expire(secs(40)), []);
-    assert_eq!(fdb.expire(secs(41)), [invalidate(LAN, mac(1), Side::Both)]);
+    assert_eq!(fdb.expire(secs(41)), [invalidate(LAN, mac(1))]);
     assert_eq!(fdb.expire(secs(41)), []);
     assert_eq!(fdb.next_expiry(), Some(secs(311)));
 }
@@ -128,10 +128,7 @@ fn who_robbed_an_idle_neighbour_cannot_have_it_barred() {
     let mut fdb = claimed();
     hear(&mut fdb, secs(60), A);
     let effects = hear(&mut fdb, secs(60), B);
-    assert_eq!(
-        effects,
-        [bar(B, secs(90)), invalidate(LAN, mac(1), Side::Both)]
-    );
+    assert_eq!(effects, [bar(B, secs(90)), invalidate(LAN, mac(1))]);
     assert_eq!(holder(&fdb, secs(60)), Some(A));
     assert!(!barred(&fdb, secs(60), A));
 }
@@ -176,7 +173,7 @@ fn bars_end_with_the_holder() {
 fn a_new_port_with_an_old_number_has_a_clean_record() {
     let mut fdb = claimed();
     hear(&mut fdb, secs(11), A);
-    assert_eq!(fdb.forget_port(B), [invalidate(LAN, mac(1), Side::Both)]);
+    assert_eq!(fdb.forget_port(B), [invalidate(LAN, mac(1))]);
     assert!(!barred(&fdb, secs(11), B));
     // Nor does it inherit the claim of its predecessor.
     let mut fdb = claimed();

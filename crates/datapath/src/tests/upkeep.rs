@@ -1,0 +1,284 @@
+//! What is done to flows beside the way of frames, and how much of it at a time.
+
+use std::collections::HashSet;
+
+use channel::records::{Answer, Stale};
+use policy::{Action, Lookup, PortId, Program, SegmentId};
+use testkit::packets::{Flow, ethernet, mac, udp};
+use wire::MacAddr;
+use wire::flow::{FlowKey, FlowMask};
+
+use super::bench::{BLUE, Bench, Move::*};
+use crate::errand::Errand;
+use crate::flow_table::{Effort, FlowTable, Origin, PIECE, Progress};
+
+const MASK: FlowMask = policy::DECISION_MASK;
+const LAN: SegmentId = SegmentId(1);
+const LEARNED: Origin = Origin {
+    segment: Some(LAN),
+    learned: true,
+};
+
+fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
+    FlowKey::default()
+        .with_in_port(port)
+        .with_smac(MacAddr::from_u64(smac))
+        .with_dmac(MacAddr::from_u64(dmac))
+}
+
+fn to(port: u32) -> Action {
+    Action::Unicast {
+        port: PortId(port),
+        tag: None,
+    }
+}
+
+/// Calls with each place of a walk, each with one effort; how often.
+fn walk(mut piece: impl FnMut(usize, &mut Effort) -> Progress) -> usize {
+    let (mut at, mut calls) = (0, 1);
+    while let Progress::GoOn(next) = piece(at, &mut Effort::default()) {
+        (at, calls) = (next, calls + 1);
+    }
+    calls
+}
+
+/// Stations in use, and calls that it took to find them.
+fn in_use(table: &mut FlowTable) -> (usize, usize) {
+    let mut found = HashSet::new();
+    let calls = walk(|at, effort| {
+        table.stations_in_use(at, 0, u32::MAX, effort, |used| {
+            found.insert(used.station);
+        })
+    });
+    (found.len(), calls)
+}
+
+struct Nobody;
+
+impl Lookup for Nobody {
+    fn port_of(&self, _: SegmentId, _: MacAddr) -> Option<PortId> {
+        None
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
+    let mut table = FlowTable::new(16_384, 3);
+    for n in 0..3000 {
+        table.install(&key(1, 10 + n, 5), &MASK, to(2), LEARNED, 0);
+        table.install(&key(2, 5, 10 + n), &MASK, to(1), LEARNED, 0);
+        table.install(&key(3, 10 + n, 6), &MASK, to(2), LEARNED, 0);
+    }
+    let mut before = table.len();
+    let mut pieces = walk(|at, effort| {
+        let progress = table.forget_station(LAN, MacAddr::from_u64(5), at, effort);
+        assert!(before - table.len() <= PIECE);
+        before = table.len();
+        progress
+    });
+    assert_eq!((pieces, table.len()), (6, 3000));
+    assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
+    pieces = walk(|at, effort| {
+        let progress = table.forget_ports(&[PortId(2)], at, effort);
+        assert!(before - table.len() <= PIECE);
+        before = table.len();
+        progress
+    });
+    assert_eq!((table.is_empty(), pieces), (true, 3));
+}
+
+#[test]
+fn a_walk_touches_flows_and_not_the_places_of_those_that_are_gone() {
+    let mut table = FlowTable::new(1 << 20, 3);
+    for n in 0..60_000 {
+        let port = if n == 59_999 { 2 } else { 1 };
+        table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
+    }
+    assert_eq!(in_use(&mut table), (60_000, 30), "a call for 2048");
+    let calls = walk(|at, effort| table.forget_ports(&[PortId(1)], at, effort));
+    assert_eq!((table.len(), calls), (1, 59));
+    assert_eq!(in_use(&mut table), (1, 1));
+    let check = |at, effort: &mut Effort| table.check(at, &Program::default(), &Nobody, effort);
+    assert_eq!(walk(check), 1);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn a_port_with_few_flows_among_many_is_soon_forgotten() {
+    let mut table = FlowTable::new(1 << 20, 3);
+    for n in 0..60_000 {
+        let port = if n % 1000 == 7 { 2 } else { 1 };
+        table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
+    }
+    let calls = walk(|at, effort| table.forget_ports(&[PortId(2)], at, effort));
+    assert_eq!((table.len(), calls), (59_940, 2), "looking costs little");
+}
+
+/// Lists are found by a hash, and a station can have any number of flows.
+#[test]
+fn flows_of_others_in_a_stations_list_count_as_work() {
+    // Only four lists, all of them long.
+    let mut table = FlowTable::new(16, 3);
+    assert_eq!(
+        walk(|at, effort| table.forget_station(LAN, MacAddr::from_u64(1), at, effort)),
+        1
+    );
+    table = FlowTable::new(16_384, 3);
+    let busy = MacAddr::from_u64(1 << 30);
+    for n in 0..16_000 {
+        table.install(&key(1, n, busy.to_u64()), &MASK, to(2), LEARNED, 0);
+    }
+    // Its list is found by trying: 4096 of them.
+    let neighbour = (1..60_000).map(|n| MacAddr::from_u64(n << 32)).find(|one| {
+        let effort = &mut Effort::default();
+        table.forget_station(LAN, *one, 0, effort) != Progress::Done
+    });
+    let neighbour = neighbour.expect("a station that shares the list, and a call that ends early");
+    let calls = walk(|at, effort| table.forget_station(LAN, neighbour, at, effort));
+    assert_eq!((table.len(), calls), (16_000, 8));
+    // What is met last goes away between two calls: nobody loses the thread.
+    let effort = &mut Effort::default();
+    let Progress::GoOn(at) = table.forget_station(LAN, neighbour, 0, effort) else {
+        panic!("one call was enough");
+    };
+    let all = walk(|at, effort| table.forget_station(LAN, busy, at, effort));
+    assert_eq!((table.len(), all), (0, 16));
+    table.install(&key(4, 1, neighbour.to_u64()), &MASK, to(2), LEARNED, 0);
+    let last = table.forget_station(LAN, neighbour, at, &mut Effort::default());
+    assert_eq!((last, table.len()), (Progress::Done, 0));
+}
+
+/// A bench with flows of this many sources from port 1 to port 2.
+fn many(stations: u32) -> Bench {
+    let mut bench = Bench::new();
+    for port in [1, 2, 3] {
+        bench.learn(BLUE, mac(port as u8), port);
+    }
+    for n in 0..stations {
+        let [_, b, c, d] = n.to_be_bytes();
+        let frame = ethernet(mac(2), [0x0a, 0, 0, b, c, d], 0x0800, &[0; 86]);
+        bench.send_and_decide(1, &frame);
+        bench.switch.go_on(bench.now);
+    }
+    bench.port(2).delivered();
+    bench
+}
+
+fn frame(a: u8, b: u8) -> Vec<u8> {
+    udp(&Flow::v4(a, b), &[7; 58])
+}
+
+#[test]
+fn ports_that_go_together_share_a_walk_and_later_answers_stay() {
+    let mut bench = many(3 * PIECE as u32);
+    bench.send_and_decide(3, &frame(3, 1));
+    bench.switch.go_on(bench.now);
+    for port in [1, 4, 3, 5] {
+        let rule = Answer::Forget(Stale::Port(PortId(port)));
+        bench.switch.answer(rule, bench.now);
+    }
+    bench.send_and_decide(1, &frame(1, 2));
+    let now = bench.switch.figures();
+    assert_eq!(
+        (now.flows, now.parked),
+        (2 * PIECE as u64 + 1, 1),
+        "a piece"
+    );
+    let mut calls = 1;
+    while !bench.switch.go_on(bench.now) {
+        calls += 1;
+    }
+    // What is left of the first walk, and one for the three others.
+    let now = bench.switch.figures();
+    assert_eq!((calls, now.flows, now.parked), (3, 1, 0));
+}
+
+#[test]
+fn answers_are_followed_in_pieces_and_nobody_asks_again_meanwhile() {
+    let mut bench = many(0);
+    let asked = 3 * PIECE as u64;
+    for n in 0..asked {
+        let key = key(1, 100 + n, 5);
+        let answer = Answer::Install {
+            upcall: None,
+            key: *key.masked(&MASK).words(),
+            mask: *MASK.words(),
+            action: to(2),
+            segment: Some(BLUE),
+            learned: true,
+        };
+        bench.switch.answer(answer, bench.now);
+    }
+    assert_eq!(bench.switch.figures().flows, PIECE as u64);
+    bench.send(1, &frame(1, 2));
+    bench.ring.upcalls.clear();
+    bench.switch.ask_again(&mut bench.ring);
+    assert!(
+        bench.ring.upcalls.is_empty(),
+        "its answer may be among them"
+    );
+    assert!(!bench.switch.go_on(bench.now));
+    assert_eq!(bench.switch.figures().flows, 2 * PIECE as u64);
+    bench.finish();
+    assert_eq!(bench.switch.figures().flows, asked);
+    bench.switch.ask_again(&mut bench.ring);
+    assert_eq!(bench.ring.upcalls.len(), 1);
+}
+
+/// A new control asks for a check while answers of a dead one are still to be followed.
+#[test]
+fn a_check_sees_what_was_answered_before_it() {
+    let mut bench = many(2 * PIECE as u32);
+    let rule = Stale::Station {
+        segment: BLUE,
+        mac: mac(2),
+    };
+    bench.switch.answer(Answer::Forget(rule), bench.now);
+    let wrong = key(1, 77, 0).with_dmac(MacAddr(mac(3)));
+    let answer = Answer::Install {
+        upcall: None,
+        key: *wrong.words(),
+        mask: *MASK.words(),
+        action: to(2),
+        segment: Some(BLUE),
+        learned: false,
+    };
+    bench.switch.answer(answer, bench.now);
+    bench.switch.begin(9, Errand::Check(bench.known()));
+    assert_eq!(bench.finish(), [9]);
+    assert_eq!(bench.switch.figures().flows, 0);
+}
+
+#[test]
+fn an_errand_through_many_flows_keeps_no_answer_waiting() {
+    let mut bench = many(5 * PIECE as u32);
+    bench.switch.begin(1, Errand::Check(bench.known()));
+    bench.switch.begin(
+        2,
+        Errand::Stations {
+            within_ms: u32::MAX,
+        },
+    );
+    bench.switch.begin(3, Errand::Settle);
+    assert!(bench.switch.go_on(bench.now), "errands hold up nobody");
+    let first = bench.switch.take_finished();
+    assert_eq!(first.len(), 1, "only what is no work is done");
+    bench.step(
+        &[From(1, 1, 100), Misses(1), Upcalls(1), To(2, 1, 100)],
+        |b| {
+            b.send_and_decide(1, &frame(1, 2));
+        },
+    );
+    let mut rest = Vec::new();
+    while bench.switch.has_to_do() {
+        bench.switch.go_on(bench.now);
+        rest.extend(bench.switch.take_finished());
+    }
+    let tickets: Vec<_> = rest.iter().map(|errand| errand.ticket).collect();
+    assert_eq!(tickets, [1, 2]);
+    assert_eq!(rest[1].stations.len(), 5 * PIECE + 1);
+}
