@@ -543,7 +543,6 @@ fn channel() {
     let station = Stale::Station {
         segment: SegmentId(1),
         mac: [2, 0, 0, 0, 0, 1],
-        from: true,
     };
     message(3, "forget-station", &Answer::Forget(station));
     message(3, "forget-port", &Answer::Forget(Stale::Port(PortId(3))));

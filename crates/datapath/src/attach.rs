@@ -250,6 +250,13 @@ impl Attachment {
         Ok(())
     }
 
+    /// Whether the VMM took memory away that it shares by this connection.
+    #[must_use]
+    pub fn memory_is_lost(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.session.memory_is_lost())
+    }
+
     /// A queue broke a rule: it is stopped, the session goes on.
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
         tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");

@@ -229,13 +229,14 @@ impl GuestPort {
         }
     }
 
-    /// Whether the VMM took guest memory away under a queue. Queues that another worker is busy with are left
-    /// out; it will look itself.
-    pub fn lost_memory(&mut self) -> bool {
-        self.queues
-            .iter_mut()
-            .flatten()
-            .any(|queue| queue.try_with(|queue| queue.queue.memory().is_lost()) == Some(true))
+    /// Whether the VMM took guest memory away under a queue. All queues of a port have the same memory: `None` if
+    /// other workers are busy with all of them.
+    pub fn lost_memory(&mut self) -> Option<bool> {
+        let mut queues = self.queues.iter_mut().flatten().peekable();
+        if queues.peek().is_none() {
+            return Some(false);
+        }
+        queues.find_map(|queue| queue.try_with(|queue| queue.queue.memory().is_lost()))
     }
 
     /// The next queue whose guest broke a rule, and how; once for each. Queues that another worker is busy with

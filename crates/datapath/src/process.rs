@@ -356,9 +356,9 @@ impl Process {
                 }
                 Notice::MemoryLost(id) => {
                     let _served = culprit::serve(Some(id));
-                    // Every worker that finds out says so.
+                    // Every worker that finds out says so, and the next connection is another one.
                     let port = self.ports.get_mut(&id);
-                    if let Some(port) = port.filter(|port| port.socket().is_some()) {
+                    if let Some(port) = port.filter(|port| port.memory_is_lost()) {
                         unwatch(&self.epoll, port);
                         port.disconnect(
                             "guest memory was taken away (its file was cut off)",

@@ -424,14 +424,17 @@ impl<P: Port> Switch<P> {
 }
 
 impl Switch<crate::guest::GuestPort> {
-    /// Ports whose VMM took guest memory away.
-    pub fn ports_without_memory(&mut self) -> Vec<PortId> {
-        let slots = self.fabric.slots.iter_mut().enumerate();
-        let lost = slots.filter_map(|(id, slot)| {
-            let lost = slot.as_mut()?.port.lost_memory();
-            lost.then_some(PortId(id as u32))
-        });
-        lost.collect()
+    /// Ports whose VMM took guest memory away, and whether all were seen: others may be busy with some.
+    pub fn ports_without_memory(&mut self) -> (Vec<PortId>, bool) {
+        let (mut lost, mut all) = (Vec::new(), true);
+        for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
+            match slot.as_mut().map(|slot| slot.port.lost_memory()) {
+                Some(Some(true)) => lost.push(PortId(id as u32)),
+                Some(None) => all = false,
+                Some(Some(false)) | None => {}
+            }
+        }
+        (lost, all)
     }
 
     /// Queues whose guests broke a rule since the last call: port, queue index, and how.

@@ -7,4 +7,5 @@ mod header;
 mod offload;
 mod parking;
 mod switching;
+mod threats;
 mod upkeep;

@@ -393,10 +393,14 @@ impl Worker {
 
     fn look_for_lost_memory(&mut self) {
         let lost = memory::lost_mappings();
-        if std::mem::replace(&mut self.lost_mappings, lost) == lost {
+        if self.lost_mappings == lost {
             return;
         }
-        for port in self.switch.ports_without_memory() {
+        let (ports, all_seen) = self.switch.ports_without_memory();
+        if all_seen {
+            self.lost_mappings = lost;
+        }
+        for port in ports {
             self.tell(Notice::MemoryLost(port));
         }
     }

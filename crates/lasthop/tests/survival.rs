@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use running::{Place, Running, eventually, port, signal};
 use rustix::process::Signal;
+use testkit::driver::{Piece, Shape};
 use testkit::features::MTU;
+use testkit::guest_ram::RegionSpec;
+use testkit::net::NetHeader;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
@@ -408,4 +411,118 @@ fn a_connection_that_the_switch_dies_of_is_given_up_and_the_others_go_on() {
         eventually("it may come again", || a.reconnect(&path).is_ok());
     });
     lasthop.end(Signal::TERM);
+}
+
+/// Hot-plugged regions, and a place in each from which frames are sent.
+struct Plugged {
+    places: Vec<(u64, u64)>,
+    sent: u64,
+}
+
+impl Plugged {
+    fn plug(&mut self, guest: &mut FakeGuest, gpa: u64) {
+        let spec = RegionSpec::at(gpa, 64 << 10);
+        guest.plug(spec).expect("more memory");
+        let last = guest.ram().regions().len() - 1;
+        let at = guest.ram().alloc_in(last, 4096, 64).expect("room");
+        self.places.push((gpa, at));
+    }
+
+    /// Sends a frame out of the region at this place of the list, and waits for it.
+    fn send(&mut self, (from, to): (&mut FakeGuest, &mut FakeGuest), place: usize) {
+        let number = Numbered {
+            stream: 1,
+            seq: self.sent,
+        };
+        self.sent += 1;
+        let payload = numbered_payload(number, 600);
+        let frame = udp(&Flow::v4(1, 2), &payload);
+        let bytes = [&NetHeader::default().to_bytes()[..], &frame].concat();
+        let (_, at) = self.places[place];
+        from.ram().write(at, &bytes);
+        let tx = &mut from.pairs[0].nic.tx;
+        let piece = Piece::new(at, bytes.len() as u32);
+        tx.add(&[piece], &[], Shape::Direct, 0).expect("room");
+        tx.publish();
+        from.pairs[0].tx_kick.signal();
+        eventually("the frame arrives and its buffer comes back", || {
+            while from.pairs[0].nic.tx.poll().expect("sound").is_some() {}
+            from.pairs[0].nic.tx.outstanding() == 0
+        });
+        // One that was delivered just before a death may come once more.
+        eventually("the frame is there", || {
+            let all = to.recv_all().expect("a sound device");
+            all.iter()
+                .any(|got| payload_of(&got.frame).is_ok_and(|p| p == payload))
+        });
+    }
+
+    /// A frame out of every region.
+    fn send_all(&mut self, (from, to): (&mut FakeGuest, &mut FakeGuest)) {
+        for place in 0..self.places.len() {
+            self.send((&mut *from, &mut *to), place);
+        }
+    }
+}
+
+/// QEMU can plug so many, and the switch dies in the middle of that, among them, and while they go.
+#[test]
+fn as_many_memory_regions_as_there_may_be_outlive_the_switch() {
+    for packed in [false, true] {
+        let place = Place::new();
+        let mut lasthop = place.start(&config(2, 2));
+        let mut hot_plug = GuestConfig {
+            memory_slots: true,
+            ..GuestConfig::default()
+        };
+        if packed {
+            hot_plug = hot_plug.packed();
+        }
+        let (mut a, mut b) = (
+            guest(&place, 1, hot_plug),
+            guest(&place, 2, GuestConfig::default()),
+        );
+        let most = a.front().unwrap().get_max_mem_slots().unwrap();
+        assert_eq!(most, 509);
+        let more = most as usize - a.ram().regions().len();
+        assert!(more >= 500);
+        let mut plugged = Plugged {
+            places: Vec::new(),
+            sent: 0,
+        };
+        for n in 0..more {
+            plugged.plug(&mut a, (0x20 + n as u64) << 32);
+            if n % 200 == 99 {
+                kill_switch(&lasthop, Signal::KILL);
+            }
+        }
+        plugged.send_all((&mut a, &mut b));
+        kill_switch(&lasthop, Signal::KILL);
+        plugged.send_all((&mut a, &mut b));
+        // In no order.
+        let mut next = 17;
+        while !plugged.places.is_empty() {
+            next = (next * 31 + 7) % plugged.places.len();
+            let (gpa, _) = plugged.places.swap_remove(next);
+            a.unplug(gpa).expect("less memory");
+            match plugged.places.len() {
+                0 => {}
+                left if left % 200 == 99 => kill_switch(&lasthop, Signal::KILL),
+                left if left % 10 == 0 => plugged.send((&mut a, &mut b), left / 2),
+                _ => {}
+            }
+        }
+        let log = lasthop.log();
+        for trouble in [
+            "disconnected",
+            "not all are kept",
+            "would not outlive",
+            "ends:",
+        ] {
+            assert!(!log.contains(trouble), "{log}");
+        }
+        a.wait_link().expect("the same connection");
+        a.disconnect().expect("a good end");
+        lasthop.end(Signal::TERM);
+    }
 }

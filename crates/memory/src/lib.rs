@@ -18,6 +18,7 @@ mod sigbus;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use dirty::{DirtyLog, LOG_PAGE};
 pub use mapping::Mapping;
@@ -110,8 +111,18 @@ pub struct GuestMemory {
     /// What every translation needs of each region, side by side: a descriptor must not wait for a chain of
     /// pointers.
     spans: Box<[Span]>,
+    /// There where searching takes a while.
+    last_hit: Option<Box<LastHit>>,
     log: Option<Arc<DirtyLog>>,
 }
+
+/// Regions of a usual guest. Where there are more (hot-plugged memory), the region that was found last is asked first.
+const FEW_REGIONS: usize = 8;
+
+/// The span that was found last, by whoever looked. Apart from everything else: several threads may write it.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct LastHit(AtomicUsize);
 
 impl GuestMemory {
     /// A snapshot of `regions`, in any order.
@@ -135,9 +146,11 @@ impl GuestMemory {
             }
         }
         let spans = regions.iter().map(|r| r.span()).collect();
+        let many = regions.len() > FEW_REGIONS;
         Ok(Self {
             regions,
             spans,
+            last_hit: many.then(Box::default),
             log,
         })
     }
@@ -148,6 +161,7 @@ impl GuestMemory {
         Self {
             regions: self.regions.clone(),
             spans: self.spans.clone(),
+            last_hit: self.last_hit.as_ref().map(|_| Box::default()),
             log,
         }
     }
@@ -179,9 +193,29 @@ impl GuestMemory {
 
     #[inline(never)]
     fn span_of(&self, gpa: u64) -> Option<&Span> {
+        if let Some(LastHit(last)) = self.last_hit.as_deref() {
+            return self.span_of_many(gpa, last);
+        }
+        let at = self.search(gpa)?;
+        Some(&self.spans[at])
+    }
+
+    #[inline]
+    fn search(&self, gpa: u64) -> Option<usize> {
         let after = self.spans.partition_point(|span| span.gpa <= gpa);
-        let span = &self.spans[after.checked_sub(1)?];
-        span.contains(gpa).then_some(span)
+        let at = after.checked_sub(1)?;
+        self.spans[at].contains(gpa).then_some(at)
+    }
+
+    fn span_of_many(&self, gpa: u64, last: &AtomicUsize) -> Option<&Span> {
+        // Whatever another thread has left there is checked.
+        let there = self.spans.get(last.load(Ordering::Relaxed));
+        if let Some(span) = there.filter(|span| span.contains(gpa)) {
+            return Some(span);
+        }
+        let at = self.search(gpa)?;
+        last.store(at, Ordering::Relaxed);
+        Some(&self.spans[at])
     }
 
     /// `len` bytes at `gpa` as one mapped piece, or `None` when they are empty, not all mapped, or lie in

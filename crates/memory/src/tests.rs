@@ -44,6 +44,43 @@ fn crosses_adjacent_regions_in_pieces() {
     assert!(!m.translate_into(0, 0, &mut out));
 }
 
+/// As many regions as there may be, with gaps, each followed by one that touches it.
+#[test]
+fn many_regions_translate_as_few_do_from_several_threads() {
+    let parts: Vec<_> = (0..MAX_REGIONS as u64)
+        .map(|n| (n / 2 * 0x10_000 + n % 2 * 0x1000, 0x1000))
+        .collect();
+    let m = memory(&parts);
+    let check = |n: usize| {
+        let (gpa, size) = parts[n];
+        for (offset, len) in [(0, 1), (0xfff, 1), (0, 0x1000), (8, 64)] {
+            let found = m.translate(gpa + offset, len).expect("mapped");
+            let region = &m.regions()[n];
+            assert_eq!(found.ptr, region.as_ptr().wrapping_add(offset as usize));
+            assert_eq!(found.gpa, gpa + offset);
+        }
+        assert!(m.translate(gpa + size - 8, 16).is_none());
+        let mut pieces = Vec::new();
+        let next_touches = n.is_multiple_of(2) && n + 1 < parts.len();
+        assert_eq!(
+            m.translate_into(gpa + size - 8, 16, &mut pieces),
+            next_touches
+        );
+        assert_eq!(pieces.len(), if next_touches { 2 } else { 0 });
+        if n % 2 == 1 {
+            assert!(m.translate(gpa + size, 1).is_none(), "a gap");
+        }
+    };
+    std::thread::scope(|scope| {
+        for step in [1, 7, 200, 508] {
+            let check = &check;
+            scope.spawn(move || (0..2000).for_each(|n| check(n * step % MAX_REGIONS)));
+        }
+    });
+    let logged = m.with_log(None);
+    assert_eq!(logged.translate(0x10_000, 8).map(|s| s.gpa), Some(0x10_000));
+}
+
 #[test]
 fn user_addresses_map_to_guest_addresses() {
     let m = memory(&[(0x1000, 0x1000)]);

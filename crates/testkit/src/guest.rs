@@ -386,6 +386,27 @@ impl FakeGuest {
         Ok(())
     }
 
+    /// Takes the region at this guest address out; nothing of the driver may lie there.
+    ///
+    /// # Errors
+    /// As all requests.
+    pub fn unplug(&mut self, gpa: u64) -> Result<(), GuestError> {
+        let regions = self.ram.regions().iter();
+        let spec = regions.map(|r| r.spec()).find(|spec| spec.gpa == gpa);
+        self.ram = self.ram.unplugged(gpa);
+        let ram = self.ram.clone();
+        let slots = self.config.memory_slots;
+        let front = self.front()?;
+        match spec {
+            Some(spec) if slots && front.protocol & protocol::CONFIGURE_MEM_SLOTS != 0 => {
+                front.rem_mem_reg(&spec)?;
+            }
+            _ => front.set_mem_table(&ram)?,
+        }
+        self.pairs.iter_mut().for_each(|p| p.nic.set_ram(&ram));
+        Ok(())
+    }
+
     /// Starts dirty logging as QEMU does at the start of a migration: log file, LOG_ALL, and addresses with
     /// a log address for the used rings.
     ///

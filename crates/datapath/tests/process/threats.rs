@@ -1,7 +1,7 @@
 //! What has gone wrong in this field, with the whole switch: rows of the threat table that are decided in
 //! the data path. Those that a vhost-user session decides alone have their tests in `virtio`.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use channel::switching::{Order, PortPhase};
 use port::DropReason;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{FallocateFlags, fallocate};
 use testkit::driver::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Layout, PackedDesc, Piece, RawDesc, Shape, SplitDesc,
 };
 use testkit::features::{CTRL_VQ, LOG_ALL, MRG_RXBUF};
 use testkit::frontend::DirtyFile;
-use testkit::guest_ram::RegionSpec;
+use testkit::guest_ram::{RamRegion, RegionSpec};
 use testkit::net::{NetHeader, RxBuffers};
 use testkit::packets::{Flow, numbered_payload, tcp_super, udp, udp_partial};
 use testkit::{FakeGuest, GuestConfig};
@@ -551,6 +552,141 @@ fn a_memory_file_that_is_cut_off_ends_its_own_port() {
         talk(&mut good, &mut b, 10);
         drop((good, b, c));
         (1..=3).for_each(|id| drop(host.wait_phase(id, PortPhase::Waiting)));
+    }
+}
+
+/// The files are cut while the switch reads and writes them, at any moment; the guest itself goes on meanwhile.
+#[test]
+fn a_memory_file_that_is_cut_off_under_traffic_ends_its_own_port() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut b = host.guest(2, config(true));
+    let mut c = host.guest(3, config(false));
+    for round in 0..12u64 {
+        let mut evil = host.guest(1, config(round % 2 == 0));
+        let files: Vec<OwnedFd> = evil.ram().regions().iter().map(file_of).collect();
+        let length = [0, 4096, 32 << 10][round as usize % 3];
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                // With whatever it then finds in its memory.
+                let pair = &mut evil.pairs[0];
+                for n in 0.. {
+                    let frame = numbered(1, 2, n, 1200);
+                    let sound = pair.stage(&frame, &NetHeader::default()).is_ok();
+                    pair.flush();
+                    if !sound || pair.try_recv().is_err() || stop.load(Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for n in 0..300 {
+                b.send(&stray(2, 1, 1000)).expect("room");
+                if n == 20 * round {
+                    let cut = |file| rustix::fs::ftruncate(file, length).expect("cut off");
+                    files.iter().for_each(cut);
+                }
+                b.recv_all().expect("correct");
+            }
+            stop.store(true, Relaxed);
+            traffic.join().expect("no panic");
+        });
+        let state = host.wait_phase(1, PortPhase::Waiting);
+        let reason = state.reason.expect("a reason");
+        assert!(reason.contains("memory was taken away"), "{reason}");
+        while b
+            .recv(Duration::from_millis(20))
+            .expect("correct")
+            .is_some()
+        {}
+        talk(&mut b, &mut c, 20);
+    }
+    let mut good = host.guest(1, config(false));
+    talk(&mut good, &mut b, 10);
+}
+
+fn file_of(region: &Arc<RamRegion>) -> OwnedFd {
+    let file = region.fd().expect("a file");
+    file.try_clone_to_owned().expect("a descriptor")
+}
+
+/// A hole in a file of this kind is zeroes, and no error: what a guest does to its own memory is its own affair.
+#[test]
+fn holes_in_a_memory_file_harm_nobody_else() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(true));
+    for packed in [false, true] {
+        let mut evil = host.guest(1, config(packed));
+        talk(&mut evil, &mut b, 10);
+        let files: Vec<OwnedFd> = evil.ram().regions().iter().map(file_of).collect();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for round in 0..20 {
+            for n in 0..20 {
+                // Its rings are gone as well, so that it may find nonsense there.
+                let _ = evil.pairs[0].stage(&numbered(1, 2, n, 1200), &NetHeader::default());
+                evil.pairs[0].tx_kick.signal();
+                b.send(&stray(2, 1, 1000)).expect("room");
+                if n == round {
+                    for file in &files {
+                        fallocate(file, flags, 0, 4 * MIB).expect("a hole");
+                    }
+                }
+            }
+            while b.recv(Duration::from_millis(1)).expect("correct").is_some() {}
+            talk(&mut b, &mut c, 5);
+        }
+        evil.crash();
+        host.wait_phase(1, PortPhase::Waiting);
+    }
+}
+
+/// REM_MEM_REG while frames lie in the region, sent and not yet delivered.
+#[test]
+fn a_region_that_is_removed_with_frames_in_it_costs_its_own_guest_at_most_a_queue() {
+    let mut host = Host::with_ports([1, 2, 3]);
+    let mut b = host.guest(2, config(false));
+    let mut c = host.guest(3, config(true));
+    for packed in [false, true] {
+        let hot_plug = GuestConfig {
+            memory_slots: true,
+            ..config(packed)
+        };
+        let mut a = host.guest(1, hot_plug);
+        for round in 0..20u64 {
+            talk(&mut a, &mut b, 5);
+            let gpa = (0x20 + round) << 32;
+            a.plug(RegionSpec::at(gpa, MIB)).expect("more memory");
+            let frame = with_header(&stray(1, 2, 1000));
+            let last = a.ram().regions().len() - 1;
+            let at = a.ram().alloc_in(last, 4096, 64).expect("room");
+            a.ram().write(at, &frame);
+            let piece = Piece::new(at, frame.len() as u32);
+            let tx = &mut a.pairs[0].nic.tx;
+            for _ in 0..40 {
+                tx.add(&[piece], &[], Shape::Direct, 0).expect("room");
+            }
+            tx.publish();
+            a.pairs[0].tx_kick.signal();
+            a.unplug(gpa).expect("less memory");
+            // What was not taken yet lies nowhere now.
+            let end = Instant::now() + SECOND;
+            let faulted = loop {
+                while a.pairs[0].nic.tx.poll().expect("sound").is_some() {}
+                let faulted = host.state(1).phase == PortPhase::Faulted;
+                if faulted || a.pairs[0].nic.tx.outstanding() == 0 {
+                    break faulted;
+                }
+                assert!(Instant::now() < end, "neither sent nor refused");
+            };
+            while b.recv(Duration::from_millis(1)).expect("correct").is_some() {}
+            talk(&mut b, &mut c, 5);
+            if faulted {
+                a.reset().expect("a reset");
+                a.wait_link().expect("a link");
+            }
+        }
+        a.crash();
+        host.wait_phase(1, PortPhase::Waiting);
     }
 }
 
