@@ -22,8 +22,10 @@ check: ## Format and lints
 	@if cargo clippy --version >/dev/null 2>&1; then cargo clippy --quiet --workspace --all-targets -- -D warnings; \
 	else echo "note: no clippy here, lints not checked"; fi
 
-unit: ## Unit and property tests: no root, seconds once built
+unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e
+	@if command -v c++ >/dev/null; then CARGO_TARGET_DIR=fuzz/target cargo test --quiet --manifest-path fuzz/Cargo.toml --lib; \
+	else echo "note: no C++ compiler, the fuzzers' seeds not replayed"; fi
 
 instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones
 	cargo build --release --package lasthop-datapath --example instructions
@@ -64,8 +66,8 @@ miri: ## Queue, lane, ring and memory code under Miri (needs a nightly toolchain
 	cargo +nightly miri test --package lasthop-ring --lib
 	cargo +nightly miri test --package lasthop-datapath --lib lane::
 
-fuzz: ## Fuzz the parsers, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600
-	@fuzz/run "$(TARGET)" "$(SECONDS)"
+fuzz: ## Fuzz all that others write, 20 seconds each; or make fuzz TARGET=queue_split SECONDS=600 SANITIZER=address
+	@SANITIZER="$(or $(SANITIZER),none)" fuzz/run "$(TARGET)" "$(SECONDS)"
 
 clean: ## Remove everything that was built, the guest image included
 	cargo clean

@@ -21,6 +21,7 @@ fn main() {
     offload();
     queues();
     ring();
+    races();
     vhost_user();
     channel();
     session_record();
@@ -276,6 +277,61 @@ fn queues() {
         .concat();
         save(target, "inflight", &[&[size, 16], &spoilt[..]].concat());
     }
+}
+
+/// What is read while somebody rewrites it.
+fn races() {
+    // Split and packed, with tables, event index, order and offloads.
+    for (name, options) in [
+        ("split", 0u8),
+        ("split-all", 0x1e),
+        ("packed", 1),
+        ("packed-all", 0x1f),
+    ] {
+        let chain: &[u8] = &[0, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];
+        let table: &[u8] = &[5, 1, 0, 0, 12, 0, 0, 64, 0, 100, 0, 0];
+        let frame: &[u8] = &[&[9, 1][..], &[0; 11], &[64, 0]].concat();
+        let steps = [
+            chain,
+            table,
+            frame,
+            &[12, 200, 0],
+            chain,
+            table,
+            &[15],
+            frame,
+            chain,
+        ]
+        .concat();
+        // Descriptors, the driver's index, tables and data.
+        let writes: &[(u8, u16, u16)] = &[
+            (0, 8, 0xffff),
+            (0, 12, 4),
+            (1, 2, 500),
+            (6, 8, 0xf000),
+            (6, 12, 3),
+            (7, 0, 1),
+            (7, 6, 0xffff),
+            (3, 8, 1),
+        ];
+        let bytes = writes.iter().flat_map(|(area, at, value)| {
+            let ([a, b], [c, d]) = (at.to_le_bytes(), value.to_le_bytes());
+            [*area, a, b, c, d]
+        });
+        let writes: Vec<u8> = bytes.collect();
+        let calm = [&[options, 0][..], &steps].concat();
+        save("switch_race", &format!("{name}-calm"), &calm);
+        let wild = [&[options, 8][..], &writes, &steps, &steps].concat();
+        save("switch_race", name, &wild);
+    }
+    let steps: Vec<u8> = (0..60u8)
+        .flat_map(|n| [0, n, 1, n ^ 31, n % 8])
+        .collect();
+    for (name, header, at) in [("head", 1u8, 16u8), ("tail", 1, 32), ("length", 0, 0)] {
+        let write = [&[header, at][..], &[0xff, 0xff, 0, 0, 0, 0, 0, 0]].concat();
+        save("ring_race", name, &[&[2, 1][..], &write, &steps].concat());
+    }
+    save("ring_race", "calm", &[&[2, 0][..], &steps].concat());
 }
 
 fn ring() {
@@ -587,7 +643,11 @@ fn session_record() {
     journal[..4].copy_from_slice(&[0x00, 0x80, 0x02, 0x80]);
     journal[72..80].copy_from_slice(&[60, 0, 0, 0, 1, 0, 0x80, 0]);
     let ring = [slot(60, 0, 0x80), slot(0, 1, 0x8080)].concat();
-    save("session_record", "journal", &[&[3, 3][..], &journal, &ring].concat());
+    save(
+        "session_record",
+        "journal",
+        &[&[3, 3][..], &journal, &ring].concat(),
+    );
 }
 
 fn config() {

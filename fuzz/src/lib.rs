@@ -9,8 +9,10 @@ mod config_toml;
 mod guest;
 mod offload_deliver;
 mod queue;
+mod ring_race;
 mod ring_record;
 mod session_record;
+mod switch_race;
 mod vhost_user;
 mod wire_parse;
 mod wire_segment;
@@ -21,8 +23,10 @@ mod tests;
 pub use channel_messages::run as channel_messages;
 pub use config_toml::run as config_toml;
 pub use offload_deliver::run as offload_deliver;
+pub use ring_race::run as ring_race;
 pub use ring_record::run as ring_record;
 pub use session_record::run as session_record;
+pub use switch_race::run as switch_race;
 pub use vhost_user::run as vhost_user_session;
 pub use wire_parse::run as wire_parse;
 pub use wire_segment::run as wire_segment;
@@ -41,14 +45,16 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 12] = [
     ("channel_messages", channel_messages),
     ("config_toml", config_toml),
     ("offload_deliver", offload_deliver),
     ("queue_packed", queue_packed),
     ("queue_split", queue_split),
+    ("ring_race", ring_race),
     ("ring_record", ring_record),
     ("session_record", session_record),
+    ("switch_race", switch_race),
     ("vhost_user_session", vhost_user_session),
     ("wire_parse", wire_parse),
     ("wire_segment", wire_segment),

@@ -1,0 +1,329 @@
+//! A switch between guests that behave and one whose second processor rewrites its rings, descriptors, tables, headers
+//! and payload while they are read: a stopped queue is the worst that comes of it, what arrives elsewhere is a frame
+//! under a correct header, and traffic of the others is as they sent it.
+
+#[path = "../../crates/datapath/tests/near/mod.rs"]
+mod near;
+
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use channel::records::Answer;
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use policy::Action;
+use port::PortId;
+use port::counters::Counters;
+use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RawDesc, Shape};
+use testkit::features::{
+    ALL_OFFLOADS, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
+};
+use testkit::guest_ram::GuestRam;
+use testkit::net::{NetHeader, NetOptions, NetPair};
+use testkit::packets::{Flow, udp};
+use wire::flow::{FlowKey, FlowMask};
+
+use near::{NoUpcalls, guest};
+
+const EVIL: PortId = PortId(0);
+const GOOD: [PortId; 2] = [PortId(1), PortId(2)];
+const SIZE: u16 = 16;
+const MEMORY: u64 = 1 << 20;
+/// The hostile driver's own buffer and table, bytes.
+const DATA: u64 = 4096;
+const TABLE: u64 = 16 * 32;
+/// Guests that it is, one after the other, in one run.
+const LIVES: usize = 4;
+
+/// What the second processor writes, over and over, in turn with what was there.
+struct Write {
+    area: u8,
+    at: u16,
+    value: u16,
+}
+
+impl<'a> Arbitrary<'a> for Write {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let (area, at, value) = u.arbitrary()?;
+        Ok(Self { area, at, value })
+    }
+}
+
+/// A piece of the data: where, how long, and whether the device may write it.
+type Piece = (u16, u16, u8);
+
+enum Step {
+    /// Sends a chain of pieces of the data.
+    Chain(Vec<Piece>),
+    /// The same in a table.
+    Table(Vec<Piece>),
+    /// Sends a frame with this header as a driver does.
+    Frame([u8; 12], u16),
+    /// Gets a frame of this length.
+    Get(u16),
+    /// Sets its queues up anew.
+    Again,
+}
+
+impl<'a> Arbitrary<'a> for Step {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let pieces = |u: &mut Unstructured<'a>| {
+            let count = u.arbitrary::<u8>()? % 4 + 1;
+            (0..count).map(|_| u.arbitrary()).collect::<Result<Vec<Piece>>>()
+        };
+        Ok(match u.arbitrary::<u8>()? % 16 {
+            0..=4 => Self::Chain(pieces(u)?),
+            5..=8 => Self::Table(pieces(u)?),
+            9..=11 => Self::Frame(u.arbitrary()?, u.arbitrary::<u16>()? % 3000),
+            12..=14 => Self::Get(u.arbitrary::<u16>()? % 3000),
+            _ => Self::Again,
+        })
+    }
+}
+
+/// The hostile guest in one of its lives.
+struct Evil {
+    ram: GuestRam,
+    nic: NetPair,
+    data: u64,
+    table: u64,
+}
+
+impl Evil {
+    fn new(features: u64) -> (Self, GuestPort) {
+        let (ram, mut nic, port) = guest(options(features), MEMORY);
+        nic.auto_refill = false;
+        let (data, table) = (ram.alloc(DATA, 64), ram.alloc(TABLE, 16));
+        let evil = Self {
+            ram,
+            nic,
+            data,
+            table,
+        };
+        (evil, port)
+    }
+
+    /// Where the second processor writes.
+    fn target(&self, write: &Write) -> &'static AtomicU16 {
+        let (rx, tx) = (self.nic.rx.addrs(), self.nic.tx.addrs());
+        let at = u64::from(write.at) & !1;
+        let gpa = match write.area % 8 {
+            0 => tx.desc + at % (16 * u64::from(SIZE)),
+            1 => tx.driver + at % 40,
+            2 => tx.device + at % 140,
+            3 => rx.desc + at % (16 * u64::from(SIZE)),
+            4 => rx.driver + at % 40,
+            5 => rx.device + at % 140,
+            6 => self.table + at % TABLE,
+            _ => self.data + at % DATA,
+        };
+        let place = self.ram.memory().translate(gpa, 2).expect("its own memory");
+        // SAFETY: two aligned bytes of memory that outlives the writing thread: `lives` joins it before the guest
+        // goes.
+        unsafe { AtomicU16::from_ptr(place.ptr.cast()) }
+    }
+
+    fn descs(&self, pieces: &[Piece]) -> Vec<RawDesc> {
+        let last = pieces.len() - 1;
+        let desc = |(i, (at, len, bits)): (usize, &Piece)| {
+            let mut flags = if i < last { DESC_NEXT } else { 0 };
+            flags |= if bits & 15 == 15 { DESC_WRITE } else { 0 };
+            RawDesc {
+                gpa: self.data + u64::from(*at) % DATA,
+                len: u32::from(*len) % 2048,
+                flags,
+            }
+        };
+        pieces.iter().enumerate().map(desc).collect()
+    }
+
+    fn put(&mut self, descs: &[RawDesc]) {
+        // Its used ring may be nonsense.
+        let _ = self.nic.tx.poll();
+        if self.nic.tx.add_raw(descs, 0).is_some() {
+            self.nic.tx.publish();
+        }
+    }
+
+    /// Writes a table; split descriptors have flags before the link, packed ones the id before the flags.
+    fn put_table(&mut self, pieces: &[Piece], packed: bool) {
+        let descs = self.descs(pieces);
+        for (i, desc) in descs.iter().enumerate() {
+            let next = (i as u16 + 1).to_le_bytes();
+            let flags = desc.flags.to_le_bytes();
+            let (first, second) = if packed { (next, flags) } else { (flags, next) };
+            let len = desc.len.to_le_bytes();
+            let bytes = [&desc.gpa.to_le_bytes()[..], &len, &first, &second].concat();
+            self.ram.write(self.table + 16 * i as u64, &bytes);
+        }
+        self.put(&[RawDesc {
+            gpa: self.table,
+            len: 16 * descs.len() as u32,
+            flags: DESC_INDIRECT,
+        }]);
+    }
+}
+
+fn options(features: u64) -> NetOptions {
+    NetOptions {
+        shape: Shape::Direct,
+        ..NetOptions::new(VERSION_1 | MRG_RXBUF | features, SIZE)
+    }
+}
+
+struct World {
+    switch: Switch<GuestPort>,
+    good: [NetPair; 2],
+    features: u64,
+    /// Frames that the first good guest has got.
+    arrived: u64,
+}
+
+/// One byte of options, then what is written, then steps.
+pub fn run(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let Ok((options, count)) = u.arbitrary::<(u8, u8)>() else {
+        return;
+    };
+    let writes: Result<Vec<Write>> = (0..count % 32).map(|_| u.arbitrary()).collect();
+    let Ok(writes) = writes else { return };
+    let mut world = World::new(options);
+    for _ in 0..LIVES {
+        world.live(&writes, &mut u);
+        if u.is_empty() {
+            break;
+        }
+    }
+    let faults = world.switch.take_faults();
+    assert!(faults.iter().all(|(id, ..)| *id == EVIL), "{faults:?}");
+}
+
+impl World {
+    fn new(options: u8) -> Self {
+        let mut features = 0;
+        for (bit, feature) in [
+            RING_PACKED,
+            INDIRECT_DESC,
+            EVENT_IDX,
+            IN_ORDER,
+            ALL_OFFLOADS,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            features |= if options >> bit & 1 == 1 { feature } else { 0 };
+        }
+        let mut switch = Switch::new(Counters::heap(), 5);
+        let good = GOOD.map(|id| {
+            let (_, nic, port) = guest(self::options(0), MEMORY);
+            switch.add_port(id, port);
+            nic
+        });
+        Self {
+            switch,
+            good,
+            features,
+            arrived: 0,
+        }
+    }
+
+    /// One life of the hostile guest: until it sets its queues up anew, or one of them is stopped.
+    fn live(&mut self, writes: &[Write], u: &mut Unstructured<'_>) {
+        let (mut evil, port) = Evil::new(self.features);
+        self.switch.add_port(EVIL, port);
+        let targets: Vec<_> = writes.iter().map(|w| (evil.target(w), w.value)).collect();
+        let stop = AtomicBool::new(targets.is_empty());
+        std::thread::scope(|scope| {
+            scope.spawn(|| rewrite(&targets, &stop));
+            while !u.is_empty() {
+                let Ok(step) = u.arbitrary() else { break };
+                if !self.step(&mut evil, step) {
+                    break;
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+        // The guest's memory goes after its port.
+        self.switch.remove_port(EVIL, 0);
+        while self.switch.has_to_do() {
+            self.switch.go_on(0);
+        }
+    }
+
+    /// Whether life goes on.
+    fn step(&mut self, evil: &mut Evil, step: Step) -> bool {
+        match step {
+            Step::Chain(pieces) => {
+                let descs = evil.descs(&pieces);
+                evil.put(&descs);
+            }
+            Step::Table(pieces) => evil.put_table(&pieces, self.features & RING_PACKED != 0),
+            Step::Frame(header, len) => {
+                let frame = udp(&Flow::v4(1, 2), &vec![7; len.into()]);
+                let _ = evil.nic.send(&frame, &NetHeader::from_bytes(header));
+            }
+            Step::Get(len) => self.pass(EVIL, usize::from(len)),
+            Step::Again => return false,
+        }
+        self.decide(EVIL, GOOD[0]);
+        // Twice: what is there changes meanwhile.
+        for _ in 0..2 {
+            self.switch.serve(EVIL, 0, 0, &mut NoUpcalls);
+        }
+        let good = &mut self.good[0];
+        while good.receive().expect("a correct device").is_some() {
+            self.arrived += 1;
+        }
+        good.offer();
+        self.pass(GOOD[1], 100);
+        let got = self.good[1].receive().expect("a correct device");
+        assert_eq!(got.expect("a frame").frame, honest(100));
+        self.good[1].offer();
+        self.switch.take_faults().is_empty()
+    }
+
+    /// The first good guest sends a frame to somebody.
+    fn pass(&mut self, to: PortId, len: usize) {
+        self.decide(GOOD[0], to);
+        let good = &mut self.good[0];
+        let sent = good.send(&honest(len), &NetHeader::default());
+        assert!(sent.expect("a correct device"), "room");
+        assert!(self.switch.serve(GOOD[0], 0, 0, &mut NoUpcalls));
+        assert_eq!(self.good[0].reclaim().expect("a correct device"), 1);
+    }
+
+    fn decide(&mut self, from: PortId, to: PortId) {
+        let key = FlowKey::default().with_in_port(from.0);
+        let mask = FlowMask::NONE.with_in_port();
+        let action = Action::Unicast {
+            port: to,
+            tag: None,
+        };
+        let answer = Answer::Install {
+            upcall: None,
+            key: *key.words(),
+            mask: *mask.words(),
+            action,
+            segment: None,
+            learned: false,
+        };
+        self.switch.answer(answer, 0);
+        assert!(self.switch.go_on(0));
+    }
+}
+
+fn honest(len: usize) -> Vec<u8> {
+    udp(&Flow::v4(2, 3), &vec![9; len])
+}
+
+/// The second processor: each place in turn, with what was there and what it is to be.
+fn rewrite(targets: &[(&'static AtomicU16, u16)], stop: &AtomicBool) {
+    let before: Vec<u16> = targets.iter().map(|(at, _)| at.load(Relaxed)).collect();
+    while !stop.load(Relaxed) {
+        for ((at, value), before) in targets.iter().zip(&before) {
+            at.store(*value, Relaxed);
+            std::hint::spin_loop();
+            at.store(*before, Relaxed);
+        }
+    }
+}
