@@ -163,6 +163,60 @@ fn the_api_is_for_the_owner_and_ports_are_for_whom_the_umask_says() {
     lasthop.end(Signal::TERM);
 }
 
+/// Makes the system refuse `prctl(PR_GET_AUXV)`, as Linux before 6.4 does.
+fn forget_auxiliary_vector() -> std::io::Result<()> {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let (load, equal, answer) = (
+        BPF_LD | BPF_W | BPF_ABS,
+        BPF_JMP | BPF_JEQ | BPF_K,
+        BPF_RET | BPF_K,
+    );
+    let refusal = libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32;
+    let mut program = [
+        step(load, 0, 0),
+        step(equal, libc::SYS_prctl as u32, 3),
+        step(load, 16, 0),
+        step(equal, 0x4155_5856, 1),
+        step(answer, refusal, 0),
+        step(answer, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: the kernel copies the program, which lives until the call returns.
+    match unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            0,
+            &raw const filter,
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn a_kernel_before_6_4_will_do() {
+    let place = Place::new();
+    let mut command = place.command(&one_port());
+    // SAFETY: system calls on values of its own are all that it makes.
+    unsafe { command.pre_exec(forget_auxiliary_vector) };
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    assert_eq!(lasthop.state("vm1"), "waiting");
+    lasthop.end(Signal::TERM);
+}
+
 /// What a process has open.
 fn open_files(pid: i32) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
