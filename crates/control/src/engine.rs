@@ -60,6 +60,8 @@ const OVERLAP: Duration = Duration::from_secs(1);
 const UPCALLS_PER_TURN: usize = 256;
 /// Until the switch has taken some answers out of a full ring.
 const ROOM: Duration = Duration::from_millis(1);
+/// Between two saves because stations have moved: guests that claim addresses without end cost no more than that.
+const SAVE_PAUSE: Duration = Duration::from_millis(100);
 /// API requests that may wait.
 const COMMANDS: usize = 64;
 
@@ -95,6 +97,10 @@ pub struct Engine {
     asked: Option<(u64, Duration)>,
     /// When the last one was asked that has its answer.
     heard: Duration,
+    /// The state file has a station where it is no more. Who would start from that sends its frames to nobody, and
+    /// its flows may be gone, too.
+    unsaved_move: bool,
+    saved_at: Duration,
 }
 
 /// Runs control until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once everything
@@ -153,6 +159,8 @@ impl Engine {
             ticks: 0,
             asked: None,
             heard: clock(),
+            unsaved_move: false,
+            saved_at: Duration::ZERO,
             clock,
             saved,
         };
@@ -217,6 +225,7 @@ impl Engine {
                 () = tokio::task::yield_now(), if busy => {}
                 // Nothing tells when the switch has made room in the ring.
                 () = sleep(ROOM), if !self.backlog.is_empty() => {}
+                () = sleep(SAVE_PAUSE), if self.unsaved_move => {}
             }
             self.upcalls.woke();
             if self.supervisor.wants_stop() {
@@ -232,11 +241,13 @@ impl Engine {
         for _ in 0..UPCALLS_PER_TURN {
             let Some(upcall) = self.upcalls.recv::<Upcall>()? else {
                 self.answers.ring_bell();
+                self.save_moves()?;
                 return Ok(false);
             };
             self.decide(&upcall);
         }
         self.answers.ring_bell();
+        self.save_moves()?;
         Ok(true)
     }
 
@@ -276,6 +287,7 @@ impl Engine {
                     self.send(Answer::Forget(Stale::Station { segment, mac }));
                 }
                 Effect::Moved { mac, from, to, .. } => {
+                    self.unsaved_move = true;
                     tracing::info!(%mac, from = self.port_name(from), to = self.port_name(to), "moved");
                 }
                 Effect::Barred { mac, port, .. } => {
@@ -384,9 +396,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Writes the state file where a station has moved since, unless that was done just now.
+    fn save_moves(&mut self) -> io::Result<()> {
+        if self.unsaved_move && self.now() >= self.saved_at + SAVE_PAUSE {
+            self.save()?;
+        }
+        Ok(())
+    }
+
     /// Writes the state file.
     fn save(&mut self) -> io::Result<()> {
         let now = self.now();
+        (self.unsaved_move, self.saved_at) = (false, now);
         let stations = self.fdb.list(now).into_iter().filter(|s| !s.pinned);
         self.saved.stations = stations
             .map(|s| SavedStation {

@@ -43,6 +43,7 @@ pub struct GuestSpec {
     pairs: u32,
     memory_mib: u32,
     shared: bool,
+    arrival: Option<PathBuf>,
 }
 
 impl GuestSpec {
@@ -56,6 +57,7 @@ impl GuestSpec {
             pairs: 1,
             memory_mib: 96,
             shared: true,
+            arrival: None,
         }
     }
 
@@ -117,6 +119,17 @@ impl GuestSpec {
     /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest writes is seen.
     pub fn private_memory(mut self) -> GuestSpec {
         self.shared = false;
+        self
+    }
+
+    /// The same guest dialing at another socket, not started but awaited: from the QEMU in which it runs now
+    /// ([`Guest::migrate`]).
+    pub fn arriving(mut self, socket: PathBuf, migration: &Path) -> GuestSpec {
+        self.plug = Plug::VhostUser {
+            socket,
+            listen: false,
+        };
+        self.arrival = Some(migration.to_owned());
         self
     }
 
@@ -209,6 +222,9 @@ impl GuestSpec {
         args.extend(["-append".into(), self.kernel_command_line()]);
         args.extend(self.plug_arguments());
         args.extend(["-device".into(), self.device()]);
+        if let Some(socket) = &self.arrival {
+            args.extend(["-incoming".into(), format!("unix:{}", socket.display())]);
+        }
         args
     }
 

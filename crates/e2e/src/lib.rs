@@ -7,8 +7,10 @@
 //! The harness panics where a test would have to: it is test code, and its callers are `#[test]`s.
 
 pub mod agent;
+pub mod echo;
 pub mod guest;
 pub mod lasthop;
+pub mod migration;
 pub mod netns;
 pub mod numbered;
 pub mod paths;

@@ -20,6 +20,12 @@ pub use verify::{
     FrameFault, Parsed, on_the_wire, parse, payload_of, verify_checksums, verify_partial,
 };
 
+/// IP protocol number of ICMP.
+pub const ICMP: u8 = 1;
+/// ICMP type of an echo request.
+pub const ECHO_REQUEST: u8 = 8;
+/// ICMP type of its answer.
+pub const ECHO_REPLY: u8 = 0;
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
@@ -258,6 +264,45 @@ pub fn vlan_stripped(frame: &[u8]) -> (Vec<u8>, Option<u16>) {
     }
     let tci = u16::from_be_bytes([frame[14], frame[15]]);
     ([&frame[..12], &frame[16..]].concat(), Some(tci))
+}
+
+/// An ICMP echo request (RFC 792), which any IP stack answers with the same identifier, number and payload. The ports of
+/// `flow`, which is one of IPv4, do not count.
+#[must_use]
+pub fn echo_request(flow: &Flow, id: u16, seq: u16, payload: &[u8]) -> Vec<u8> {
+    network(flow, 8 + payload.len())
+        .echo_request(id, seq)
+        .payload(payload)
+        .build()
+}
+
+/// The answer to an echo request that came without IP options, from who was asked.
+#[must_use]
+pub fn echo_reply(request: &[u8]) -> Option<Vec<u8>> {
+    let (kind, [i0, i1, s0, s1], payload) = echo_of(request)?;
+    let parsed = parse(request).ok()?;
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (parsed.src, parsed.dst) else {
+        return None;
+    };
+    let (to, from) = (
+        request[..6].try_into().ok()?,
+        request[6..12].try_into().ok()?,
+    );
+    let reply = PacketBuilder::new(MacAddr(to), MacAddr(from))
+        .ipv4(dst, src)
+        .icmp(ECHO_REPLY, 0, [i0, i1, s0, s1])
+        .payload(payload);
+    (kind == ECHO_REQUEST).then(|| reply.build())
+}
+
+/// Type, identifier with number, and payload of an ICMP message; none of any other frame.
+#[must_use]
+pub fn echo_of(frame: &[u8]) -> Option<(u8, [u8; 4], &[u8])> {
+    let parsed = parse(frame).ok()?;
+    let message = frame.get(parsed.l4..parsed.end)?;
+    let (head, payload) = message.split_first_chunk::<8>()?;
+    let [kind, _, _, _, rest @ ..] = *head;
+    (parsed.protocol == ICMP && !parsed.fragment).then_some((kind, rest, payload))
 }
 
 /// Ethernet and IP in front of `l4_len` bytes of transport.

@@ -123,3 +123,22 @@ fn the_checker_tells_loss_from_reordering() {
     clean.see(&payload(0));
     assert!(clean.is_clean(4, 1) && !clean.is_clean(4, 2));
 }
+
+#[test]
+fn an_echo_is_answered_with_what_it_brought() {
+    let flow = Flow::v4(1, 2);
+    let request = echo_request(&flow, 7, 300, b"what it brought");
+    verify_checksums(&request).expect("a sound frame");
+    assert_eq!(
+        echo_of(&request),
+        Some((ECHO_REQUEST, [0, 7, 1, 44], &b"what it brought"[..]))
+    );
+    let reply = echo_reply(&request).expect("an answer");
+    assert_eq!((&reply[..6], &reply[6..12]), (&mac(1)[..], &mac(2)[..]));
+    assert_eq!(
+        echo_of(&reply),
+        Some((ECHO_REPLY, [0, 7, 1, 44], &b"what it brought"[..]))
+    );
+    assert_eq!(echo_reply(&reply), None, "an answer is not answered");
+    assert_eq!(echo_of(&udp(&flow, b"no echo")), None);
+}

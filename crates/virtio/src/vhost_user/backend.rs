@@ -77,8 +77,6 @@ pub struct QueueSetup {
     pub inflight: Option<Inflight>,
     /// The memory that the layout was checked against.
     pub mem: Arc<GuestMemory>,
-    /// Writes to the used ring are to be logged as if it started at this guest-physical address.
-    pub used_log: Option<u64>,
 }
 
 /// The data path as a session sees it. Calls come from within `Session::handle` and `Session::close`, on

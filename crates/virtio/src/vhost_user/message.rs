@@ -299,6 +299,14 @@ pub(super) struct VringAddr {
     pub(super) log: u64,
 }
 
+impl VringAddr {
+    /// Whether the queue lies where that one does, however it is logged.
+    pub(super) fn is_at_place_of(&self, other: &Self) -> bool {
+        let place = |addr: &Self| (addr.desc, addr.used, addr.avail);
+        place(self) == place(other)
+    }
+}
+
 impl Payload for VringAddr {
     fn parse(r: &mut Reader<'_>) -> Option<Self> {
         Some(VringAddr {

@@ -171,6 +171,10 @@ impl Session {
         if !features.contains(Features::VERSION_1) {
             return Err(Hold::Refused(LEGACY.into()));
         }
+        if self.logging() && self.log.is_none() {
+            // QEMU starts queues in the middle of a migration before it hands the log over.
+            return Err(Hold::Waits("the dirty log"));
+        }
         let packed = self.packed();
         if !packed && !size.is_power_of_two() {
             return Err(Hold::Refused(format!(
@@ -209,7 +213,6 @@ impl Session {
             enabled: self.enabled(vring),
             inflight,
             mem: Arc::clone(mem),
-            used_log: (addr.flags & F_LOG != 0).then_some(addr.log),
         })
     }
 

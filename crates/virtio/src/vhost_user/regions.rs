@@ -69,6 +69,7 @@ impl Session {
             let all = regions.iter().map(|m| Arc::clone(&m.region)).collect();
             let snapshot = GuestMemory::new(all, self.active_log()).map_err(|e| e.to_string())?;
             check_budget(snapshot.size())?;
+            check_covered(&snapshot, snapshot.log().map(|log| &**log))?;
             Some(Arc::new(snapshot))
         };
         self.stop_moved_queues(snapshot.as_deref(), backend);
@@ -79,6 +80,17 @@ impl Session {
         self.regions = regions;
         self.start_all(backend);
         Ok(())
+    }
+
+    /// Whether all that is written from now on can be logged; only for a session that is to log.
+    pub(super) fn check_log(&self) -> Result<(), Refusal> {
+        match (&self.log, &self.memory) {
+            (None, _) if self.any_running() => {
+                Err("logging is switched on, and there is no dirty log".into())
+            }
+            (Some(log), Some(memory)) => check_covered(memory, Some(log)),
+            _ => Ok(()),
+        }
     }
 
     /// Brings the snapshot in line with the log and the features, when they changed.
@@ -134,6 +146,21 @@ fn check_budget(size: u64) -> Result<(), Refusal> {
         return Err(format!("more than {tib} TiB of guest memory on one port").into());
     }
     Ok(())
+}
+
+/// A page without a bit would be missing at the other end of a migration.
+fn check_covered(memory: &GuestMemory, log: Option<&DirtyLog>) -> Result<(), Refusal> {
+    let end = memory.regions().last().map_or(0, |region| region.gpa_end());
+    match log {
+        Some(log) if log.covers() < end => {
+            let covers = log.covers();
+            Err(format!(
+                "the dirty log covers addresses below {covers:#x}, guest memory ends at {end:#x}"
+            )
+            .into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Maps a region of the file with this number.
@@ -237,7 +264,7 @@ pub(super) fn remove_region(
     Ok(Answer::Done)
 }
 
-/// `SET_LOG_BASE` with a file. Answered with its own payload: QEMU reads an answer of any size, others want
+/// `SET_LOG_BASE` with a file; queues that were to be logged have waited for it. Answered with its own payload: QEMU reads an answer of any size, others want
 /// the log description back.
 pub(super) fn set_log_base(
     session: &mut Session,
@@ -248,8 +275,12 @@ pub(super) fn set_log_base(
     let fd = request.fds.pop().ok_or("no file descriptor")?;
     let keep = fd.try_clone().map_err(|e| e.to_string())?;
     session.map_log(fd, &desc, session.next_number)?;
+    if session.logging() {
+        session.check_log()?;
+    }
     session.keep(&keep, backend);
     session.update_log(backend);
+    session.start_all(backend);
     Ok(Answer::payload(request.payload))
 }
 

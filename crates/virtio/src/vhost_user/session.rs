@@ -380,6 +380,9 @@ pub(super) fn set_features(
     if session.any_running() && changed & !F_LOG_ALL != 0 {
         return Err(format!("features {changed:#x} change while queues run").into());
     }
+    if changed & wanted & F_LOG_ALL != 0 {
+        session.check_log()?;
+    }
     session.acked = Some(wanted);
     session.update_log(backend);
     session.start_all(backend);

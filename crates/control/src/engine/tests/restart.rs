@@ -1,6 +1,7 @@
 //! A second control process on what the first one left.
 
 use super::world::{World, flood, key, port, to};
+use crate::engine::SAVE_PAUSE;
 
 fn world() -> World {
     World::new(vec![port("vm0", "blue"), port("vm1", "blue")])
@@ -52,6 +53,24 @@ fn what_has_no_flow_any_more_is_known_from_the_state_file() {
     world.switch().flows.clear();
     let mut engine = world.start().unwrap();
     assert_eq!(world.ask(&mut engine, key(1, 2, 1)), to(0));
+}
+
+/// A guest that was migrated, and then the switch dies, with its flows.
+#[test]
+fn a_station_that_has_moved_is_known_where_it_is_from_the_state_file() {
+    let mut world = world();
+    let mut engine = world.start().unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.seconds(&mut engine, 1);
+    let saved_at = |world: &World| world.saved().stations[0].port.0;
+    world.pass(SAVE_PAUSE);
+    world.ask(&mut engine, key(1, 1, 255));
+    assert_eq!(saved_at(&world), 1, "at once");
+    world.ask(&mut engine, key(0, 1, 255));
+    assert_eq!(saved_at(&world), 1, "but not again and again");
+    world.pass(SAVE_PAUSE);
+    engine.answer_upcalls().unwrap();
+    assert_eq!(saved_at(&world), 0);
 }
 
 #[test]

@@ -103,7 +103,8 @@ pub(in crate::vhost_user) fn set_num(
 }
 
 /// `SET_VRING_ADDR`. The addresses are looked up when the queue starts, in the memory of then
-/// (CVE-2020-10725).
+/// (CVE-2020-10725). A queue that runs goes on when only the logging of its used ring changes, as at the start and the end
+/// of a migration: with the log on, writes to rings are logged in any case, where the rings are.
 pub(in crate::vhost_user) fn set_addr(
     session: &mut Session,
     request: Request,
@@ -114,7 +115,12 @@ pub(in crate::vhost_user) fn set_addr(
     if addr.flags & !F_LOG != 0 {
         return Err(format!("unknown flags {:#x}", addr.flags).into());
     }
-    if session.queues[at].addr == Some(addr) {
+    let vring = &mut session.queues[at];
+    let stays = vring
+        .addr
+        .is_some_and(|before| before.is_at_place_of(&addr));
+    if stays && vring.running.is_some() {
+        vring.addr = Some(addr);
         return Ok(Answer::Done);
     }
     Ok(session.change(at, backend, |vring| vring.addr = Some(addr)))

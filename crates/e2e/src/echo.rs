@@ -1,0 +1,224 @@
+//! A station that pings a guest and answers its pings, on a thread of its own: numbered, checked traffic both ways with a
+//! guest in which nothing needs to run but its kernel.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use testkit::FakeGuest;
+use testkit::packets::{
+    ECHO_REPLY, ECHO_REQUEST, Flow, Numbered, SequenceChecker, arp_reply, echo_of, echo_reply,
+    echo_request, numbered_payload,
+};
+
+/// Between two requests.
+const INTERVAL: Duration = Duration::from_millis(2);
+/// How long the last request may take to be answered: until then the guest is known to be there.
+const LAST: Duration = Duration::from_secs(10);
+/// Identifier of our requests.
+const ID: u16 = 0x1a57;
+const ETH_ARP: [u8; 2] = [8, 6];
+const ETH_RARP: [u8; 2] = [0x80, 0x35];
+
+/// Requests in a row that were never answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The first of them.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+    /// From the first of them to the next one that was answered.
+    pub lasted: Duration,
+}
+
+/// What the station saw.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// When each request was sent, and whether it was answered.
+    sent: Vec<(Instant, bool)>,
+    /// The answers: damaged, doubled and reordered ones are in here.
+    pub answers: SequenceChecker,
+    /// The guest's own requests, by their numbers.
+    pub asked: BTreeSet<u16>,
+    /// Requests of the guest that came again.
+    pub asked_again: u64,
+    /// Reverse ARP frames in the guest's name.
+    pub announced: u64,
+}
+
+impl Report {
+    /// How many requests were sent.
+    pub fn requests(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Where answers are missing.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let mut gaps: Vec<Gap> = Vec::new();
+        for (at, (when, answered)) in self.sent.iter().enumerate() {
+            let open = gaps.last_mut().filter(|gap| gap.first + gap.count == at);
+            match open {
+                Some(gap) => {
+                    gap.lasted = *when - self.sent[gap.first].0;
+                    gap.count += usize::from(!answered);
+                }
+                None if !answered => gaps.push(Gap {
+                    first: at,
+                    count: 1,
+                    lasted: Duration::ZERO,
+                }),
+                None => {}
+            }
+        }
+        gaps
+    }
+
+    /// Requests of the guest that are missing between the first and the last that came.
+    pub fn asked_lost(&self) -> usize {
+        match (self.asked.first(), self.asked.last()) {
+            (Some(first), Some(last)) => usize::from(last - first) + 1 - self.asked.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// See the module.
+pub struct Echo {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(FakeGuest, Report)>,
+}
+
+impl Echo {
+    /// Starts to ping from `station` the guest that is at the other end of `flow`.
+    pub fn start(station: FakeGuest, flow: Flow) -> Echo {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&stop);
+        let mut running = Running {
+            station,
+            flow,
+            report: Report::default(),
+        };
+        let thread = std::thread::spawn(move || {
+            running.ping_until(|_| ended.load(Ordering::Relaxed), INTERVAL);
+            // One that is answered marks the end: whatever is missing before it is lost.
+            let end = Instant::now() + LAST;
+            let began = running.report.requests();
+            running.ping_until(
+                |report| {
+                    let late = Instant::now() >= end;
+                    late || report.sent[began..].iter().any(|(_, answered)| *answered)
+                },
+                10 * INTERVAL,
+            );
+            running.report.sent.truncate(began + 1);
+            (running.station, running.report)
+        });
+        Echo { stop, thread }
+    }
+
+    /// Ends it, and gives the station back for others.
+    pub fn end(self) -> (FakeGuest, Report) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the station keeps the rules")
+    }
+}
+
+struct Running {
+    station: FakeGuest,
+    flow: Flow,
+    report: Report,
+}
+
+impl Running {
+    fn ping_until(&mut self, is_over: impl Fn(&Report) -> bool, interval: Duration) {
+        while !is_over(&self.report) {
+            let next = Instant::now() + interval;
+            self.ping();
+            while let Some(left) = next.checked_duration_since(Instant::now()) {
+                let got = self.station.recv(left);
+                if let Some(got) = got.expect("the device keeps the rules") {
+                    self.hear(&got.frame);
+                }
+            }
+        }
+    }
+
+    fn ping(&mut self) {
+        let number = self.report.sent.len();
+        let key = Numbered {
+            stream: 0,
+            seq: number as u64,
+        };
+        let payload = numbered_payload(key, 16 + number * 37 % 1400);
+        let request = echo_request(&self.flow, ID, number as u16, &payload);
+        self.report.sent.push((Instant::now(), false));
+        self.station.send(&request).expect("the station can send");
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        match (frame.get(12..14), echo_of(frame)) {
+            (_, Some((ECHO_REPLY, _, payload))) => {
+                if let Some(key) = self.report.answers.see(payload)
+                    && let Some(request) = self.report.sent.get_mut(key.seq as usize)
+                {
+                    request.1 = true;
+                }
+            }
+            (_, Some((ECHO_REQUEST, [_, _, high, low], _))) => {
+                let new = self.report.asked.insert(u16::from_be_bytes([high, low]));
+                self.report.asked_again += u64::from(!new);
+                let answer = echo_reply(frame).expect("a request has an answer");
+                self.station.send(&answer).expect("the station can send");
+            }
+            (Some(kind), _) if kind == ETH_ARP => self.answer_arp(frame),
+            (Some(kind), _) if kind == ETH_RARP && frame[6..12] == self.flow.dst_mac => {
+                self.report.announced += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Says where the station is to a guest that asks for it (RFC 826: sender at 22 and 28, target at 38).
+    fn answer_arp(&mut self, frame: &[u8]) {
+        let std::net::IpAddr::V4(ours) = self.flow.src else {
+            return;
+        };
+        let (Some([_, _, _, _, _, _, _, 1, mac @ .., a, b, c, d]), Some(target)) =
+            (frame.get(14..32), frame.get(38..42))
+        else {
+            return;
+        };
+        if target == ours.octets() {
+            let asker = mac.try_into().expect("six bytes");
+            let reply = arp_reply((self.flow.src_mac, ours), (asker, [*a, *b, *c, *d].into()));
+            self.station.send(&reply).expect("the station can send");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_found() {
+        let began = Instant::now();
+        let at = |n: u64| began + Duration::from_millis(n);
+        let answered = [true, false, false, true, true, false, true];
+        let sent = (0..).map(at).zip(answered).collect();
+        let report = Report {
+            sent,
+            asked: [7, 8, 10].into(),
+            ..Report::default()
+        };
+        let gap = |first, count, millis| Gap {
+            first,
+            count,
+            lasted: Duration::from_millis(millis),
+        };
+        assert_eq!(report.gaps(), [gap(1, 2, 2), gap(5, 1, 1)]);
+        assert_eq!(report.asked_lost(), 1);
+    }
+}

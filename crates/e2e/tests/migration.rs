@@ -1,0 +1,224 @@
+//! Live migration between two QEMUs, each at a port of its own with the same address, under checked traffic both ways.
+//!
+//! ```text
+//!   station --- peer     here, there, farther --- one guest after the other
+//! ```
+//! The guest is given up once, moves, and moves again while the switch and control are killed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2e::Turn;
+use e2e::echo::{Echo, Gap, Report};
+use e2e::guest::{Guest, GuestSpec};
+use e2e::lasthop::Lasthop;
+use e2e::migration::Migrated;
+use e2e::turn;
+use testkit::packets::Flow;
+use testkit::{FakeGuest, GuestConfig};
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "peer"
+kind = "vhost-user"
+socket = "peer.sock"
+
+[[port]]
+name = "here"
+kind = "vhost-user"
+socket = "here.sock"
+mac = "52:54:00:00:00:77"
+
+[[port]]
+name = "there"
+kind = "vhost-user"
+socket = "there.sock"
+mac = "52:54:00:00:00:77"
+
+[[port]]
+name = "farther"
+kind = "vhost-user"
+socket = "farther.sock"
+mac = "52:54:00:00:00:77"
+"#;
+
+const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 0x77];
+/// A guest at a port, and what goes with it.
+struct World {
+    turn: Turn,
+    lasthop: Lasthop,
+    spec: GuestSpec,
+    guest: Guest,
+    /// The fake guest that talks to it.
+    station: Option<FakeGuest>,
+}
+
+impl World {
+    fn new(packed: bool) -> World {
+        let turn = turn();
+        let lasthop = Lasthop::start(CONFIG);
+        turn.step("boot a guest");
+        let spec = GuestSpec::dialing("mover", lasthop.socket("here.sock"))
+            .mac("52:54:00:00:00:77")
+            .ip("10.0.0.2/24");
+        let spec = if packed { spec.packed() } else { spec };
+        let guest = spec.clone().start().ready();
+        let config = GuestConfig::default().guest(1);
+        let config = if packed { config.packed() } else { config };
+        let station = FakeGuest::connect(&lasthop.socket("peer.sock"), config);
+        World {
+            turn,
+            lasthop,
+            spec,
+            guest,
+            station: Some(station.expect("the port takes a guest")),
+        }
+    }
+
+    /// Where a QEMU waits for the guest.
+    fn way_to(&self, port: &str) -> PathBuf {
+        self.lasthop.socket(&format!("{port}.migration"))
+    }
+
+    /// Starts a QEMU at this port that waits for the guest.
+    fn expect_at(&self, port: &str) -> Guest {
+        let socket = self.lasthop.socket(&format!("{port}.sock"));
+        let waiting = self.spec.clone().arriving(socket, &self.way_to(port));
+        let mut guest = waiting.start();
+        guest.wait_ready_for_arrival();
+        self.lasthop.wait_port(port, "connected");
+        guest
+    }
+
+    /// Both ways, until [`World::quiet`].
+    fn talk(&mut self) -> Echo {
+        let flow = Flow {
+            dst_mac: MAC,
+            ..Flow::v4(1, 2)
+        };
+        Echo::start(self.station.take().expect("nobody talks yet"), flow)
+    }
+
+    fn quiet(&mut self, echo: Echo) -> Report {
+        let (station, report) = echo.end();
+        self.station = Some(station);
+        let requests = report.requests();
+        let gaps = report.gaps();
+        let asked = report.asked.len();
+        self.turn.step(&format!(
+            "    {requests} requests, unanswered: {gaps:?}; {asked} of the guest's"
+        ));
+        let damaged = report.answers.damaged;
+        assert_eq!(damaged, 0, "{report:?}");
+        assert!(requests > 100, "{report:?}");
+        report
+    }
+
+    /// Behind which port the guest was learned.
+    fn learned_at(&self) -> String {
+        let fdb = self.lasthop.json(&["fdb", "list"]);
+        let entries = fdb["entries"].as_array().expect("a list");
+        let entry = entries
+            .iter()
+            .find(|entry| entry["mac"] == "52:54:00:00:00:77");
+        entry.map_or_else(String::new, |entry| {
+            entry["port"].as_str().unwrap_or_default().to_owned()
+        })
+    }
+
+    /// Lets the guest move to `port` under traffic, and does something else meanwhile.
+    fn move_to(&mut self, port: &str, meanwhile: impl FnOnce(&mut World)) -> (Migrated, Report) {
+        let next = self.expect_at(port);
+        let echo = self.talk();
+        let way = self.way_to(port);
+        self.guest.migrate(&way);
+        meanwhile(self);
+        self.guest.let_go();
+        let migrated = self.guest.wait_migrated();
+        self.turn.step(&format!("    {migrated:?}"));
+        let report = self.quiet(echo);
+        let drops = self.lasthop.stats();
+        self.turn
+            .step(&format!("    dropped so far: {:?}", drops.drops()));
+        assert_eq!(self.learned_at(), port);
+        assert!(report.announced > 0, "{report:?}");
+        self.guest = next;
+        (migrated, report)
+    }
+}
+
+/// Nothing is missing but what was sent while the guest stood still.
+fn lost_only_once(report: &Report) {
+    let gaps = report.gaps();
+    assert!(gaps.len() <= 1, "{gaps:?}");
+    assert_eq!(report.answers.reordered, 0, "{report:?}");
+    assert_eq!(report.answers.duplicated, 0, "{report:?}");
+    assert_eq!((report.asked_lost(), report.asked_again), (0, 0));
+}
+
+fn guests_move(packed: bool) {
+    let mut world = World::new(packed);
+    world.turn.step("a migration that is given up");
+    let waiting = world.expect_at("there");
+    let echo = world.talk();
+    let way = world.way_to("there");
+    world.guest.migrate(&way);
+    std::thread::sleep(Duration::from_millis(300));
+    world.guest.cancel_migration();
+    std::thread::sleep(Duration::from_millis(200));
+    let report = world.quiet(echo);
+    assert_eq!(report.gaps(), [], "nobody stood still");
+    assert_eq!(world.learned_at(), "here");
+    drop(waiting);
+    world.lasthop.wait_port("there", "waiting");
+
+    world
+        .turn
+        .step("one that is not, while the guest pings too");
+    let pings = "ping -q -i 0.01 -s 1400 10.0.0.1 >/dev/null 2>&1 &";
+    world.guest.run(pings);
+    let (_, report) = world.move_to("there", |_| {});
+    lost_only_once(&report);
+    assert!(report.asked.len() > 20, "{report:?}");
+    world.guest.run("killall ping");
+
+    world
+        .turn
+        .step("once more, while the switch and control are killed");
+    let (_, report) = world.move_to("farther", |world| {
+        let control = world.lasthop.pid("lasthop-control").expect("control runs");
+        world.lasthop.kill_switch();
+        world.lasthop.wait_control(control);
+        let control = world.lasthop.pid("lasthop-control").expect("control runs");
+        world.lasthop.kill_control();
+        world.lasthop.wait_control(control);
+    });
+    let lost = |gap: &Gap| gap.count;
+    let mut gaps: Vec<usize> = report.gaps().iter().map(lost).collect();
+    gaps.sort_unstable();
+    gaps.pop();
+    // What waited in the switch for an answer dies with it.
+    assert!(gaps.iter().sum::<usize>() <= 8, "{:?}", report.gaps());
+
+    world.turn.step("the guest is as it was");
+    assert_eq!(world.guest.run("cat /sys/class/net/eth0/carrier"), "1\n");
+    let echo = world.talk();
+    std::thread::sleep(Duration::from_millis(300));
+    let report = world.quiet(echo);
+    assert_eq!(report.gaps(), []);
+    world.lasthop.stop();
+    world.turn.step("done");
+}
+
+#[test]
+fn a_guest_moves_and_loses_what_came_while_it_stood_still() {
+    guests_move(false);
+}
+
+#[test]
+fn a_guest_with_packed_queues_moves_too() {
+    guests_move(true);
+}
