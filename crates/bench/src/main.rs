@@ -84,6 +84,8 @@ enum Experiment {
     Load,
     /// TCP super-frames of 64 KiB, beside the peers and beside memcpy
     Bulk,
+    /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the peers
+    External,
     /// Throughput of one pair, by number of idle ports beside it
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
@@ -149,6 +151,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Lean => experiments::throughput::lean(&plan)?,
             Experiment::Load => experiments::load::load(&plan)?,
             Experiment::Bulk => experiments::bulk::bulk(&plan)?,
+            Experiment::External => experiments::external::external(&plan)?,
             Experiment::Ports => experiments::scaling::ports(&plan)?,
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,

@@ -4,7 +4,7 @@
 mod bridge;
 mod forwarder;
 pub(crate) mod lasthop;
-mod ovs;
+pub(crate) mod ovs;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

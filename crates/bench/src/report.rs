@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::experiments::{Plan, progress};
+use crate::experiments::{Plan, external as external_experiment, progress};
 use crate::machine::Machine;
 use crate::peers::Kind;
 use crate::placement::Placement;
@@ -16,6 +16,7 @@ use crate::sample::{Cell, Sample, Verdict};
 use crate::statistics::{median, ratio};
 
 mod bulk;
+mod external;
 mod load;
 
 /// The result of an experiment.
@@ -44,6 +45,10 @@ pub(crate) enum Body {
     Load { samples: Vec<Sample> },
     /// Samples of super-frames, of several peers, each with a plain copy.
     Bulk { samples: Vec<Sample> },
+    /// Samples of ways to interfaces of the host.
+    External {
+        samples: Vec<external_experiment::Sample>,
+    },
     /// Samples of Lasthop alone, whose cells are compared with the first of them.
     Scaling {
         axis: &'static str,
@@ -99,7 +104,7 @@ impl Report {
                 }
             }
             // Two bars a peer say no more than the table.
-            Body::Bulk { .. } => {}
+            Body::Bulk { .. } | Body::External { .. } => {}
             Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
                 for (index, column) in columns.iter().enumerate().skip(1) {
@@ -123,6 +128,7 @@ impl Report {
             Body::Throughput { samples, .. } => throughput_table(samples),
             Body::Load { samples } => load::table(samples),
             Body::Bulk { samples } => bulk::table(samples),
+            Body::External { samples } => external::table(samples),
             Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };

@@ -3,7 +3,8 @@
 //! ```text
 //! control    -- Ask::Drivers ------> supervisor    all drivers that are wanted; it opens the interfaces
 //! switch     -- Ask::Dial ---------> supervisor    for the port of a driver: starts the driver
-//! supervisor -- Tell::StartDriver -> driver        the connection to the switch, then Tell::DriverQueue
+//! supervisor -- Tell::StartDriver -> driver        the connection to the switch, for AF_XDP its memory too; then
+//!                                   Tell::DriverQueue
 //! supervisor -- Tell::Ping --------> driver        answered with Ask::Pong while all its threads turn
 //! ```
 
@@ -23,6 +24,11 @@ pub enum BackEnd {
     Tap,
     /// Through `AF_PACKET` sockets on any interface.
     Packet,
+    /// Through `AF_XDP` sockets, one for each receive queue of the interface.
+    Xdp {
+        /// The interface reads and writes the frames that are shared with the switch; else the system copies them.
+        zero_copy: bool,
+    },
 }
 
 impl BackEnd {
@@ -32,6 +38,8 @@ impl BackEnd {
         match self {
             Self::Tap => "tap",
             Self::Packet => "packet",
+            Self::Xdp { zero_copy: true } => "xdp (zero-copy)",
+            Self::Xdp { zero_copy: false } => "xdp (copy)",
         }
     }
 }
@@ -45,7 +53,7 @@ pub enum Choice {
     Tap,
     /// [`BackEnd::Packet`].
     Packet,
-    /// `AF_XDP`; for now [`BackEnd::Packet`], with a warning.
+    /// [`BackEnd::Xdp`]; where that cannot be had [`BackEnd::Packet`], with a warning.
     Xdp,
 }
 
@@ -100,6 +108,17 @@ pub struct DriverStart {
     pub uso: bool,
     /// Queue pairs; as many [`Tell::DriverQueue`](crate::supervision::Tell::DriverQueue) follow.
     pub queues: u16,
+    /// Of [`BackEnd::Xdp`]; the memory that the system knows follows the connection.
+    pub xdp: Option<XdpStart>,
+}
+
+/// What a driver has to know of an interface with `AF_XDP` sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct XdpStart {
+    /// Bytes of the longest frame that the interface sends, with the Ethernet header and a tag.
+    pub longest: u32,
+    /// Frames may come whose TCP or UDP checksum is still to be completed, and nothing tells which.
+    pub unfinished: bool,
 }
 
 /// Frames that a driver could not pass on, since its process started.

@@ -11,6 +11,7 @@ mod filter;
 
 use std::io;
 
+use channel::driving::BackEnd;
 use rustix::process::Resource;
 
 /// Descriptors that a driver may have: what it has, and some for messages.
@@ -28,7 +29,7 @@ const ADDRESSES: u64 = 256 << 20;
 ///
 /// # Errors
 /// What should always be possible is not.
-pub(crate) fn close(shared: u64, threads: u16) -> io::Result<()> {
+pub(crate) fn close(shared: u64, threads: u16, back_end: BackEnd) -> io::Result<()> {
     let threads = u64::from(threads);
     for (resource, most) in [
         (Resource::Data, HEAP + threads * STACK),
@@ -38,5 +39,5 @@ pub(crate) fn close(shared: u64, threads: u16) -> io::Result<()> {
     ] {
         sandbox::limit(resource, most)?;
     }
-    sandbox::filter::install(filter::LIST)
+    sandbox::filter::install(&filter::list(back_end))
 }

@@ -3,15 +3,17 @@
 //! The supervisor keeps what it opened and gives a copy to each driver process. So an own interface, its addresses and
 //! the connections of the host over it outlive a driver that dies, and a driver needs no right at all.
 
+mod ethtool;
 mod interface;
 mod packet;
 mod tap;
+mod xdp;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use channel::driving::{BackEnd, Choice, DeviceSpec};
+use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
@@ -26,6 +28,22 @@ pub struct Device {
     queues: Vec<OwnedFd>,
     /// In the interface's network namespace.
     control: Control,
+    xdp: Option<xdp::Xdp>,
+    /// It is not known what can be had of the interface, because it is switched off.
+    provisional: bool,
+}
+
+/// What a driver process gets of an interface. Nothing of it is needed here any more.
+#[derive(Debug)]
+pub struct Handover {
+    /// How frames are moved.
+    pub back_end: BackEnd,
+    /// The system knows UDP segmentation offload at this interface.
+    pub uso: bool,
+    /// One descriptor for each queue pair.
+    pub queues: Vec<OwnedFd>,
+    /// What goes with `AF_XDP` sockets: their memory, and what is to be known of the interface.
+    pub xdp: Option<(OwnedFd, XdpStart)>,
 }
 
 /// The MTU of an interface that nobody gave another.
@@ -84,30 +102,42 @@ impl Device {
         match &spec.netns {
             None => Self::open_here(spec),
             // A thread of its own, because it stays in the namespace.
-            Some(netns) => std::thread::scope(|scope| {
-                let opened = scope.spawn(|| {
-                    enter(netns)?;
-                    Self::open_here(spec)
-                });
-                let panicked = |_| Err(OpenError::new("the opening thread panicked"));
-                opened.join().unwrap_or_else(panicked)
-            }),
+            Some(netns) => {
+                let file = namespace_file(netns)?;
+                in_namespace(file.as_fd(), || Self::open_here(spec))
+            }
         }
     }
 
     fn open_here(spec: &DeviceSpec) -> Result<Self, OpenError> {
         let control = context(Control::new(), || "a control socket".to_owned())?;
-        let (back_end, fallback) = choose(spec, &control)?;
-        if fallback {
-            let interface = &spec.interface;
-            tracing::warn!(
-                interface,
-                "driver \"xdp\" is not there yet: \"packet\" is used"
-            );
+        match choose(spec, &control)? {
+            Way::Tap => tap::open(spec, control),
+            Way::Packet => packet::open(spec, control),
+            Way::Xdp { copy } => Self::open_xdp(spec, control, copy),
         }
-        match back_end {
-            BackEnd::Tap => tap::open(spec, control),
-            BackEnd::Packet => packet::open(spec, control),
+    }
+
+    /// `AF_XDP`, or what is there instead.
+    fn open_xdp(spec: &DeviceSpec, control: Control, copy: bool) -> Result<Self, OpenError> {
+        let interface = &spec.interface;
+        // One that is not there is not there for a packet socket either, which says so. One that is off is bound to no
+        // socket of this kind, so what it can do is seen when it is on.
+        if !control.is_up(interface).unwrap_or(false) {
+            let mut device = packet::open(spec, control)?;
+            device.provisional = true;
+            return Ok(device);
+        }
+        match xdp::open(spec, copy) {
+            Ok(device) => Ok(device),
+            Err(why) => {
+                if copy {
+                    tracing::warn!(interface, "no driver \"xdp\": {why}; \"packet\" is used");
+                } else {
+                    tracing::info!(interface, "no zero-copy: {why}; \"packet\" is used");
+                }
+                packet::open(spec, control)
+            }
         }
     }
 
@@ -116,12 +146,15 @@ impl Device {
     /// # Errors
     /// Why not; [`NotReady::Gone`] when it has to be opened anew.
     pub fn check(&self) -> Result<(), NotReady> {
-        let Some(queue) = self.queues.first() else {
-            return Err(NotReady::Gone);
+        let ready = match (&self.xdp, self.queues.first()) {
+            (Some(xdp), _) => xdp.check(&self.interface, &self.control),
+            (None, None) => Err(NotReady::Gone),
+            (None, Some(queue)) if self.back_end == BackEnd::Tap => tap::check(queue.as_fd()),
+            (None, Some(_)) => packet::check(&self.queues, &self.interface),
         };
-        match self.back_end {
-            BackEnd::Tap => tap::check(queue.as_fd()),
-            BackEnd::Packet => packet::check(&self.queues, &self.interface),
+        match ready {
+            Ok(()) if self.provisional => Err(NotReady::Gone),
+            other => other,
         }
     }
 
@@ -150,15 +183,29 @@ impl Device {
         self.back_end
     }
 
-    /// The system knows UDP segmentation offload at this interface.
-    #[must_use]
-    pub fn uso(&self) -> bool {
-        self.uso
-    }
-
-    /// One descriptor for each queue pair.
-    pub fn queues(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(AsFd::as_fd)
+    /// What a new driver process needs. There is none beside it.
+    ///
+    /// # Errors
+    /// The system's refusal: the interface has to be opened anew.
+    pub fn hand_over(&mut self) -> Result<Handover, OpenError> {
+        let (queues, xdp) = match &mut self.xdp {
+            None => {
+                let copies = self.queues.iter().map(OwnedFd::try_clone);
+                let copies = copies.collect::<io::Result<Vec<_>>>();
+                (context(copies, || "copies of its queues".to_owned())?, None)
+            }
+            Some(xdp) => {
+                let start = xdp.start(&self.interface, &self.control)?;
+                let sockets = xdp.take(&self.interface, &self.control)?;
+                (sockets.queues, Some((sockets.memory, start)))
+            }
+        };
+        Ok(Handover {
+            back_end: self.back_end,
+            uso: self.uso,
+            queues,
+            xdp,
+        })
     }
 }
 
@@ -173,19 +220,31 @@ pub enum NotReady {
     Down(String),
 }
 
-/// The back end for an interface, and whether it is not the one that was asked for.
-fn choose(spec: &DeviceSpec, control: &Control) -> Result<(BackEnd, bool), OpenError> {
+/// What is to be tried.
+enum Way {
+    Tap,
+    Packet,
+    /// In zero-copy only, or with copies where that is all there is.
+    Xdp {
+        copy: bool,
+    },
+}
+
+fn choose(spec: &DeviceSpec, control: &Control) -> Result<Way, OpenError> {
     let name = &spec.interface;
     Ok(match spec.choice {
-        Choice::Tap => (BackEnd::Tap, false),
-        Choice::Packet => (BackEnd::Packet, false),
-        Choice::Xdp => (BackEnd::Packet, true),
+        Choice::Tap => Way::Tap,
+        Choice::Packet => Way::Packet,
+        Choice::Xdp => Way::Xdp { copy: true },
         Choice::Auto => {
             let driver = control.driver(name);
             let driver = context(driver, || format!("interface {name}"))?;
             match driver.as_deref() {
-                Some("tun") => (BackEnd::Tap, false),
-                _ => (BackEnd::Packet, false),
+                Some("tun") => Way::Tap,
+                // With copies a packet socket is as fast, and knows offloads. XDP takes the interface from the host,
+                // which is not for us to do where it has an address.
+                _ if control.has_address(name) => Way::Packet,
+                _ => Way::Xdp { copy: false },
             }
         }
     })
@@ -199,9 +258,8 @@ fn netns_path(netns: &str) -> PathBuf {
 /// What kind of file system the files of namespaces are in (`NSFS_MAGIC` of `linux/magic.h`).
 const NSFS: u64 = 0x6e73_6673;
 
-/// Moves this thread into a network namespace. The path is the operator's and may lead to anything, so opening it must not
-/// wait for somebody else.
-fn enter(netns: &str) -> Result<(), OpenError> {
+/// The path is the operator's and may lead to anything, so opening it must not wait for somebody else.
+fn namespace_file(netns: &str) -> Result<OwnedFd, OpenError> {
     let path = netns_path(netns);
     let what = || format!("network namespace {}", path.display());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -210,9 +268,24 @@ fn enter(netns: &str) -> Result<(), OpenError> {
     if found.f_type as u64 != NSFS {
         return Err(OpenError::new(format!("{}: no namespace", what())));
     }
-    let kind = Some(LinkNameSpaceType::Network);
-    let moved = rustix::thread::move_into_link_name_space(file.as_fd(), kind);
-    context(moved, what)
+    Ok(file)
+}
+
+/// Does something in a network namespace, in a thread of its own because that stays there.
+fn in_namespace<T: Send>(
+    namespace: BorrowedFd<'_>,
+    what: impl FnOnce() -> Result<T, OpenError> + Send,
+) -> Result<T, OpenError> {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(|| {
+            let kind = Some(LinkNameSpaceType::Network);
+            let moved = rustix::thread::move_into_link_name_space(namespace, kind);
+            context(moved, || "the network namespace".to_owned())?;
+            what()
+        });
+        let panicked = |_| Err(OpenError::new("the opening thread panicked"));
+        done.join().unwrap_or_else(panicked)
+    })
 }
 
 #[cfg(test)]

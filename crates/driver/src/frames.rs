@@ -1,5 +1,5 @@
 //! Frames between buffers of the shared memory and the interface. The system copies each once, from or to the buffer
-//! itself.
+//! itself; with `AF_XDP` in zero-copy not even that.
 //!
 //! A buffer starts with [`HEADROOM`] bytes for a VLAN tag, then comes the virtio header (virtio 1.3, 5.1.6), then the
 //! frame. What the switch writes is passed to the system as it is: the system checks it, as it does for every program
@@ -9,9 +9,11 @@ mod packet;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod xdp;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use channel::driving::{BackEnd, Refused};
 use rustix::io::Errno;
@@ -19,7 +21,9 @@ use virtio::net;
 
 pub(crate) use packet::Packets;
 pub(crate) use tap::Tap;
+pub(crate) use xdp::Xdp;
 
+use crate::queue::Queue;
 use crate::region::BUFFER;
 
 /// Frames moved in one direction before the other has its turn.
@@ -38,9 +42,18 @@ pub(crate) struct Received {
     pub(crate) len: u32,
 }
 
-/// A frame of the switch, with its header: `len` bytes at `buffer`.
+/// A frame for the switch: `len` bytes from `start` of buffer `id`; of length 0 if it is lost and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    pub(crate) id: u16,
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// A frame of the switch, with its header: `len` bytes at `buffer`, which is number `id`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
+    pub(crate) id: u16,
     pub(crate) buffer: *mut u8,
     pub(crate) len: u32,
 }
@@ -59,22 +72,69 @@ pub(crate) enum Stop {
 pub(crate) enum Interface {
     Tap(Tap),
     Packet(Packets),
+    Xdp(Box<Xdp>),
 }
 
+/// Lists that are kept for their memory.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    buffers: Vec<*mut u8>,
+    received: Vec<Received>,
+}
+
+// SAFETY: the pointers are set before each use and mean nothing after it.
+unsafe impl Send for Scratch {}
+
 impl Interface {
+    /// # Panics
+    /// With a back end whose queues need more than a descriptor: [`Xdp::new`].
     pub(crate) fn new(back_end: BackEnd, queue: OwnedFd) -> Self {
         match back_end {
             BackEnd::Tap => Self::Tap(Tap::new(queue)),
             BackEnd::Packet => Self::Packet(Packets::new(queue)),
+            BackEnd::Xdp { .. } => unreachable!("it has memory of its own"),
         }
     }
 
-    /// Receives frames, one into each of at most [`BATCH`] `buffers` of `BUFFER` bytes; what came is appended to
-    /// `received`, in the order of the buffers, with length 0 for a frame that is lost and counted.
+    /// Receives at most [`BATCH`] frames for a queue, into `free` buffers; what came is appended to `arrived`. The last
+    /// free buffer is used first.
     ///
     /// # Errors
     /// The interface is gone.
     pub(crate) fn receive(
+        &mut self,
+        queue: &Queue,
+        free: &mut Vec<u16>,
+        arrived: &mut Vec<Arrived>,
+        scratch: &mut Scratch,
+        refused: &mut Refused,
+    ) -> io::Result<Stop> {
+        if let Self::Xdp(xdp) = self {
+            return xdp.receive(queue, free, arrived, refused);
+        }
+        let count = free.len().min(BATCH);
+        if count == 0 {
+            return Ok(Stop::Wait);
+        }
+        let first = free.len() - count;
+        let Scratch { buffers, received } = scratch;
+        buffers.clear();
+        received.clear();
+        let ids = free[first..].iter().rev();
+        buffers.extend(ids.map(|id| queue.buffer(*id)));
+        let stop = self.receive_into(buffers, received, refused)?;
+        for frame in received {
+            // As many as there were buffers, at most.
+            let Some(id) = free.pop() else { break };
+            let Received { start, len } = *frame;
+            arrived.push(Arrived { id, start, len });
+        }
+        Ok(stop)
+    }
+
+    /// Receives frames, one into each of at most [`BATCH`] `buffers` of `BUFFER` bytes; what came is appended to
+    /// `received`, in the order of the buffers, with length 0 for a frame that is lost and counted.
+    fn receive_into(
         &mut self,
         buffers: &[*mut u8],
         received: &mut Vec<Received>,
@@ -83,6 +143,7 @@ impl Interface {
         let stop = match self {
             Self::Tap(tap) => tap.receive(buffers, received, refused),
             Self::Packet(packets) => packets.receive(buffers, received, refused),
+            Self::Xdp(_) => Ok(Stop::Wait),
         };
         match stop {
             Err(Errno::AGAIN) => Ok(Stop::Wait),
@@ -97,11 +158,27 @@ impl Interface {
         }
     }
 
-    /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface and counted.
+    /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface and counted. The numbers
+    /// of buffers that are free again are appended to `back`; with `AF_XDP` they may be those of frames before these.
     ///
     /// # Errors
     /// The interface is gone.
     pub(crate) fn send(
+        &mut self,
+        frames: &[Outgoing],
+        back: &mut Vec<u16>,
+        refused: &mut Refused,
+    ) -> io::Result<(usize, Stop)> {
+        if let Self::Xdp(xdp) = self {
+            xdp.send(frames, back, refused)?;
+            return Ok((frames.len(), Stop::Done));
+        }
+        let sent = self.send_copies(frames, refused)?;
+        back.extend(frames[..sent.0].iter().map(|frame| frame.id));
+        Ok(sent)
+    }
+
+    fn send_copies(
         &mut self,
         frames: &[Outgoing],
         refused: &mut Refused,
@@ -111,6 +188,7 @@ impl Interface {
             let sent = match self {
                 Self::Tap(tap) => tap.send(frames[done]),
                 Self::Packet(packets) => packets.send(&frames[done..]),
+                Self::Xdp(_) => Err(Errno::AGAIN),
             };
             match sent {
                 Ok(count) => done += count,
@@ -125,6 +203,22 @@ impl Interface {
         }
         Ok((done, Stop::Done))
     }
+
+    /// Whether the return of buffers by the switch is worth being woken for, with so many free ones.
+    pub(crate) fn is_short(&self, free: usize) -> bool {
+        match self {
+            Self::Tap(_) | Self::Packet(_) => free == 0,
+            Self::Xdp(xdp) => xdp.is_short(),
+        }
+    }
+
+    /// How long its worker may sleep; for ever where nothing is said.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        match self {
+            Self::Tap(_) | Self::Packet(_) => None,
+            Self::Xdp(xdp) => xdp.patience(),
+        }
+    }
 }
 
 impl AsFd for Interface {
@@ -132,12 +226,13 @@ impl AsFd for Interface {
         match self {
             Self::Tap(tap) => tap.as_fd(),
             Self::Packet(packets) => packets.as_fd(),
+            Self::Xdp(xdp) => xdp.as_fd(),
         }
     }
 }
 
 /// Errors after which only a new descriptor helps: the interface was removed (`EBADFD` of a TAP device, `ENXIO` and
-/// `ENODEV` of a packet socket), or a packet socket lost it because it was switched off (`ENETDOWN`). What is no descriptor of
+/// `ENODEV` of a socket), or a socket has none because it was switched off (`ENETDOWN`). What is no descriptor of
 /// an interface at all is none either.
 fn is_gone(error: Errno) -> bool {
     matches!(

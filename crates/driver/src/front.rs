@@ -19,7 +19,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use virtio::features::Features;
 use virtio::vhost_user::{HEADER_LEN, Header, ProtocolFeatures, code};
 
-use crate::region::{QUEUE_SIZE, QueuePlace, Region};
+use crate::region::{QueuePlace, Region};
 
 /// Acknowledgements that may wait; a socket's buffer has room for many more.
 const IN_FLIGHT: usize = 64;
@@ -120,9 +120,10 @@ impl Front {
     pub(crate) fn start(&mut self, index: u16, ring: &Ring) -> io::Result<()> {
         let index = u32::from(index);
         let state = |value: u32| [index, value].map(u32::to_ne_bytes).concat();
-        self.tell(code::SET_VRING_NUM, &state(QUEUE_SIZE.into()), None)?;
-        self.tell(code::SET_VRING_BASE, &state(0), None)?;
         let place = ring.place;
+        let size = u32::from(place.shape.entries);
+        self.tell(code::SET_VRING_NUM, &state(size), None)?;
+        self.tell(code::SET_VRING_BASE, &state(0), None)?;
         let addresses = [place.descriptors, place.used, place.available, 0];
         let body = [state(0), addresses.map(u64::to_ne_bytes).concat()].concat();
         self.tell(code::SET_VRING_ADDR, &body, None)?;

@@ -23,5 +23,6 @@ mod process;
 mod queue;
 mod region;
 mod worker;
+mod xdp;
 
 pub use process::run;

@@ -13,17 +13,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use virtio::features::Features;
 
 use crate::closing;
-use crate::frames::Interface;
+use crate::frames::{Interface, Xdp};
 use crate::front::Front;
 use crate::region::Region;
 use crate::worker::{Beat, Worker, WorkerError, ring};
+use crate::xdp::SHAPE;
 
 /// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
+/// `AF_XDP` knows no offloads; only a checksum may still have to be completed.
 fn wanted(start: &DriverStart) -> Features {
-    let mut features = Features::VERSION_1
-        | Features::RING_EVENT_IDX
-        | Features::NET_CSUM
-        | Features::NET_GUEST_CSUM
+    let mut features = Features::VERSION_1 | Features::RING_EVENT_IDX | Features::NET_CSUM;
+    features.set(Features::NET_MQ, start.queues > 1);
+    if start.xdp.is_some() {
+        return features;
+    }
+    features |= Features::NET_GUEST_CSUM
         | Features::NET_HOST_TSO4
         | Features::NET_HOST_TSO6
         | Features::NET_HOST_ECN
@@ -32,7 +36,6 @@ fn wanted(start: &DriverStart) -> Features {
         | Features::NET_GUEST_ECN;
     let uso = Features::NET_HOST_USO | Features::NET_GUEST_USO4 | Features::NET_GUEST_USO6;
     features.set(uso, start.uso);
-    features.set(Features::NET_MQ, start.queues > 1);
     features
 }
 
@@ -42,10 +45,10 @@ fn wanted(start: &DriverStart) -> Features {
 /// Why it could not start or go on; the supervisor is told too.
 pub fn run(link: OwnedFd) -> io::Result<()> {
     let mut link = Link::new(link);
-    let Some((start, switch, queues)) = receive_start(&mut link)? else {
+    let Some(given) = receive_start(&mut link)? else {
         return Ok(());
     };
-    let ended = drive(&mut link, &start, switch, queues);
+    let ended = drive(&mut link, given);
     if let Err(ending) = &ended {
         let words = Ask::DriverEnds {
             reason: ending.to_string(),
@@ -68,13 +71,22 @@ enum Ending {
     System(#[from] io::Error),
 }
 
-type Start = (DriverStart, OwnedFd, Vec<OwnedFd>);
+/// What the supervisor gives.
+struct Given {
+    start: DriverStart,
+    /// The connection to it.
+    switch: OwnedFd,
+    /// Of the interface.
+    queues: Vec<OwnedFd>,
+    /// That the system knows as the umem of the queues; only with `start.xdp`.
+    memory: Option<OwnedFd>,
+}
 
 /// What the supervisor says first; nothing when it has no use for us any more.
-fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Start>> {
+fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Given>> {
     let bad = || io::Error::other("the supervisor did not say how to start");
-    let (start, switch) = match link.recv()? {
-        Received::Message(Tell::StartDriver(start), mut fds) => (start, fds.pop()),
+    let (start, fds) = match link.recv()? {
+        Received::Message(Tell::StartDriver(start), fds) => (start, fds),
         Received::Closed | Received::Message(Tell::Stop, _) => return Ok(None),
         _ => return Err(bad()),
     };
@@ -85,9 +97,19 @@ fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Start>> {
             _ => return Err(bad()),
         }
     }
+    let mut fds = fds.into_iter();
+    let (switch, memory) = (fds.next(), fds.next());
     match switch {
-        Some(switch) if queues.len() == usize::from(start.queues) => {
-            Ok(Some((start, switch, queues)))
+        Some(switch)
+            if queues.len() == usize::from(start.queues)
+                && memory.is_some() == start.xdp.is_some() =>
+        {
+            Ok(Some(Given {
+                start,
+                switch,
+                queues,
+                memory,
+            }))
         }
         _ => Err(bad()),
     }
@@ -159,18 +181,32 @@ fn work(worker: Worker, started: &Receiver<()>, why: &Mutex<Option<WorkerError>>
     let _ = ring(over);
 }
 
-fn drive(
-    link: &mut Link<Ask, Tell>,
+/// The interface's queues, and the memory that is shared with the switch.
+fn set_up(
     start: &DriverStart,
-    switch: OwnedFd,
     queues: Vec<OwnedFd>,
-) -> Result<(), Ending> {
+    memory: Option<OwnedFd>,
+) -> io::Result<(Arc<Region>, Vec<Interface>)> {
+    let (Some(xdp), Some(memory)) = (start.xdp, memory) else {
+        let interfaces = queues.into_iter();
+        let interfaces = interfaces.map(|queue| Interface::new(start.back_end, queue));
+        return Ok((Arc::new(Region::new(start.queues)?), interfaces.collect()));
+    };
+    let region = Arc::new(Region::over(memory, SHAPE, start.queues)?);
+    let sockets = (0..).zip(queues);
+    let interfaces = sockets.map(|(pair, socket)| {
+        let xdp = Xdp::new(socket, &region, pair, xdp)?;
+        Ok(Interface::Xdp(Box::new(xdp)))
+    });
+    let interfaces = interfaces.collect::<io::Result<Vec<_>>>()?;
+    Ok((region, interfaces))
+}
+
+fn drive(link: &mut Link<Ask, Tell>, given: Given) -> Result<(), Ending> {
+    let start = &given.start;
     link.set_nonblocking()?;
-    let mut front = Front::new(switch, Instant::now() + driving::SET_UP)?;
-    let region = Arc::new(Region::new(start.queues)?);
-    let interfaces = queues
-        .into_iter()
-        .map(|q| Interface::new(start.back_end, q));
+    let mut front = Front::new(given.switch, Instant::now() + driving::SET_UP)?;
+    let (region, interfaces) = set_up(start, given.queues, given.memory)?;
     let workers = (0..).zip(interfaces);
     let workers = workers.map(|(pair, interface)| Worker::new(&region, pair, interface));
     let workers = workers.collect::<io::Result<Vec<Worker>>>()?;
@@ -179,7 +215,7 @@ fn drive(
 
     sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(Ending::Sandbox)?;
     let crew = Crew::muster(workers)?;
-    closing::close(region.size(), start.queues).map_err(Ending::Sandbox)?;
+    closing::close(region.size(), start.queues, start.back_end).map_err(Ending::Sandbox)?;
 
     front.negotiate(wanted(start), start.queues)?;
     front.share(&region)?;

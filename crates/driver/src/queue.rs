@@ -13,7 +13,7 @@ pub(crate) mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::region::{BUFFER, QUEUE_SIZE, QueuePlace, Region};
+use crate::region::{QueuePlace, Region};
 
 /// The buffer is for the device to write (virtio 1.3, 2.7.5).
 const DESC_WRITE: u64 = 2;
@@ -68,11 +68,12 @@ pub(crate) struct Queue {
 impl Queue {
     /// Queue number `index` of a region that is all zero.
     pub(crate) fn new(region: Arc<Region>, index: u16, direction: Direction) -> Self {
+        let place = region.place(index);
         Self {
-            place: region.place(index),
+            place,
             region,
             direction,
-            lent: vec![0; usize::from(QUEUE_SIZE)].into(),
+            lent: vec![0; usize::from(place.shape.entries)].into(),
             lent_count: 0,
             available: 0,
             kicked: 0,
@@ -86,9 +87,15 @@ impl Queue {
         self.place
     }
 
-    /// The address of a buffer, `BUFFER` bytes.
+    /// The address of a buffer, all its bytes.
     pub(crate) fn buffer(&self, id: u16) -> *mut u8 {
-        self.region.pointer(self.place.buffer(id), BUFFER.into())
+        let len = self.place.shape.buffer;
+        self.region.pointer(self.place.buffer(id), len.into())
+    }
+
+    /// The slot of a ring for an index, which counts on and on.
+    fn slot(&self, index: u16) -> u64 {
+        u64::from(index % self.place.shape.entries)
     }
 
     /// Lends `len` bytes of a buffer, from byte `start` of it on. The switch sees it after
@@ -97,8 +104,9 @@ impl Queue {
     /// # Panics
     /// When the buffer is lent already, or the bytes are none of its.
     pub(crate) fn lend(&mut self, id: u16, start: u32, len: u32) {
+        let room = self.place.shape.buffer;
         let lent = &mut self.lent[usize::from(id)];
-        assert!(*lent == 0 && len > 0 && start.checked_add(len).is_some_and(|end| end <= BUFFER));
+        assert!(*lent == 0 && len > 0 && start.checked_add(len).is_some_and(|end| end <= room));
         *lent = len;
         self.lent_count += 1;
         let descriptor = self.place.descriptors + 16 * u64::from(id);
@@ -114,7 +122,7 @@ impl Queue {
         self.region
             .u64(descriptor + 8)
             .store(rest.to_le(), Ordering::Relaxed);
-        let slot = self.place.available + 4 + 2 * u64::from(self.available % QUEUE_SIZE);
+        let slot = self.place.available + 4 + 2 * self.slot(self.available);
         self.region.u16(slot).store(id.to_le(), Ordering::Relaxed);
         self.available = self.available.wrapping_add(1);
     }
@@ -129,7 +137,7 @@ impl Queue {
         // The index must be out before the event is read (virtio 1.3, 2.7.10): the switch does it the other way
         // round before it sleeps.
         fence(Ordering::SeqCst);
-        let event = self.place.used + 4 + 8 * u64::from(QUEUE_SIZE);
+        let event = self.place.used + 4 + 8 * u64::from(self.place.shape.entries);
         let event = u16::from_le(self.region.u16(event).load(Ordering::Relaxed));
         let old = std::mem::replace(&mut self.kicked, self.available);
         passes(event, old, self.available)
@@ -146,7 +154,7 @@ impl Queue {
                 return Ok(None);
             }
         }
-        let element = self.place.used + 4 + 8 * u64::from(self.used % QUEUE_SIZE);
+        let element = self.place.used + 4 + 8 * self.slot(self.used);
         let id = u32::from_le(self.region.u32(element).load(Ordering::Relaxed));
         let written = u32::from_le(self.region.u32(element + 4).load(Ordering::Relaxed));
         let lent = usize::try_from(id)
@@ -197,7 +205,7 @@ impl Queue {
     }
 
     fn want_call_at(&mut self, index: u16) {
-        let event = self.place.available + 4 + 2 * u64::from(QUEUE_SIZE);
+        let event = self.place.available + 4 + 2 * u64::from(self.place.shape.entries);
         self.region
             .u16(event)
             .store(index.to_le(), Ordering::Relaxed);

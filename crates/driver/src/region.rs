@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   0                    rings of queue 0: descriptors, available ring, used ring
-//!   8 KiB                rings of queue 1
+//!   R                    rings of queue 1
 //!   ...
-//!   2 * pairs * 8 KiB    buffers of queue 0, QUEUE_SIZE of BUFFER bytes
+//!   2 * pairs * R        buffers of queue 0
 //!   ...                  buffers of queue 1
 //! ```
 //!
 //! An address in a descriptor is an offset in this file. Buffer `n` of a queue is what its descriptor `n`
-//! speaks of, for ever. Nobody else sees the file, so its layout needs no version.
+//! speaks of, for ever. How many there are and how long is the region's [`Shape`], from which `R` follows, in whole
+//! pages. Nobody else sees the file, so its layout needs no version.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,25 +19,56 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use memory::Mapping;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// Entries of each queue. A frame takes one.
+/// Entries of each queue, one for each frame, where frames are read and written by system calls.
 pub(crate) const QUEUE_SIZE: u16 = 256;
-/// Bytes of one buffer: the longest frame that an interface hands out whole (65535 bytes of IP packet), its
+/// Bytes of one buffer there: the longest frame that an interface hands out whole (65535 bytes of IP packet), its
 /// Ethernet header with a tag, and the virtio header, in whole pages.
 pub(crate) const BUFFER: u32 = 17 * 4096;
 
-/// Bytes for the rings of one queue.
-const RINGS: u64 = 8192;
-/// Where the rings of a queue lie: descriptors from 0 (16 bytes each), then these.
-const AVAILABLE: u64 = 4096;
-/// On a cache line of its own, because the other side writes it.
-const USED: u64 = 4096 + 768;
+/// How many buffers a queue has, and how long they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    /// A power of 2.
+    pub(crate) entries: u16,
+    /// Bytes of a buffer, in whole pages.
+    pub(crate) buffer: u32,
+}
 
-const _: () = {
-    let size = QUEUE_SIZE as u64;
-    assert!(16 * size <= AVAILABLE);
-    assert!(AVAILABLE + 6 + 2 * size <= USED && USED.is_multiple_of(64));
-    assert!(USED + 6 + 8 * size <= RINGS);
-};
+impl Shape {
+    /// For super-frames.
+    pub(crate) const LONG: Self = Self {
+        entries: QUEUE_SIZE,
+        buffer: BUFFER,
+    };
+
+    /// Where the available ring lies behind the descriptors of 16 bytes.
+    const fn available(self) -> u64 {
+        16 * self.entries as u64
+    }
+
+    /// Where the used ring lies: on a cache line of its own, because the other side writes it.
+    const fn used(self) -> u64 {
+        let end = self.available() + 6 + 2 * self.entries as u64;
+        end.next_multiple_of(64)
+    }
+
+    /// Bytes for the rings of one queue.
+    const fn rings(self) -> u64 {
+        let end = self.used() + 6 + 8 * self.entries as u64;
+        end.next_multiple_of(PAGE)
+    }
+
+    const fn buffers(self) -> u64 {
+        self.entries as u64 * self.buffer as u64
+    }
+
+    /// Bytes of a region for so many queue pairs.
+    pub(crate) const fn size(self, pairs: u16) -> u64 {
+        2 * pairs as u64 * (self.rings() + self.buffers())
+    }
+}
+
+const PAGE: u64 = 4096;
 
 /// Offsets of one queue's parts.
 #[derive(Clone, Copy, Debug)]
@@ -49,13 +81,21 @@ pub(crate) struct QueuePlace {
     pub(crate) used: u64,
     /// First buffer.
     buffers: u64,
+    /// Of this queue's.
+    pub(crate) shape: Shape,
 }
 
 impl QueuePlace {
     /// The offset of a buffer.
     pub(crate) fn buffer(&self, id: u16) -> u64 {
-        debug_assert!(id < QUEUE_SIZE);
-        self.buffers + u64::from(id) * u64::from(BUFFER)
+        debug_assert!(id < self.shape.entries);
+        self.buffers + u64::from(id) * u64::from(self.shape.buffer)
+    }
+
+    /// The buffer that this offset lies in.
+    pub(crate) fn buffer_at(&self, offset: u64) -> Option<u16> {
+        let id = offset.checked_sub(self.buffers)? / u64::from(self.shape.buffer);
+        u16::try_from(id).ok().filter(|id| *id < self.shape.entries)
     }
 }
 
@@ -65,40 +105,58 @@ pub(crate) struct Region {
     mapping: Mapping,
     file: Option<OwnedFd>,
     queues: u64,
+    shape: Shape,
 }
 
-fn size_of(queues: u64) -> u64 {
-    queues * (RINGS + u64::from(QUEUE_SIZE) * u64::from(BUFFER))
+/// A file for a region, all zero, which nobody can make shorter or longer.
+///
+/// # Errors
+/// The system's refusal.
+pub(crate) fn file(shape: Shape, pairs: u16) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("lasthop-driver", flags)?;
+    rustix::fs::ftruncate(&file, shape.size(pairs))?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
 }
 
 impl Region {
-    /// Memory for so many queue pairs, all zero, in a file that nobody can make shorter or longer.
+    /// Memory for so many queue pairs.
     ///
     /// # Errors
     /// The system's refusal.
     pub(crate) fn new(pairs: u16) -> io::Result<Self> {
-        let queues = 2 * u64::from(pairs);
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("lasthop-driver", flags)?;
-        rustix::fs::ftruncate(&file, size_of(queues))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
-        let mapping = Mapping::shared(&file, size_of(queues), 0).map_err(io::Error::other)?;
+        Self::over(file(Shape::LONG, pairs)?, Shape::LONG, pairs)
+    }
+
+    /// The same in a file of [`file`].
+    ///
+    /// # Errors
+    /// The system's refusal, or the file is shorter.
+    pub(crate) fn over(file: OwnedFd, shape: Shape, pairs: u16) -> io::Result<Self> {
+        let mapping = Mapping::shared(&file, shape.size(pairs), 0).map_err(io::Error::other)?;
         Ok(Self {
             mapping,
             file: Some(file),
-            queues,
+            queues: 2 * u64::from(pairs),
+            shape,
         })
     }
 
     /// The same on the heap, for tests.
     #[cfg(test)]
     pub(crate) fn heap(pairs: u16) -> Self {
-        let queues = 2 * u64::from(pairs);
+        Self::heap_of(Shape::LONG, pairs)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn heap_of(shape: Shape, pairs: u16) -> Self {
         Self {
-            mapping: Mapping::heap(size_of(queues)),
+            mapping: Mapping::heap(shape.size(pairs)),
             file: None,
-            queues,
+            queues: 2 * u64::from(pairs),
+            shape,
         }
     }
 
@@ -117,12 +175,14 @@ impl Region {
     pub(crate) fn place(&self, queue: u16) -> QueuePlace {
         let queue = u64::from(queue);
         assert!(queue < self.queues, "no such queue");
-        let rings = queue * RINGS;
+        let shape = self.shape;
+        let rings = queue * shape.rings();
         QueuePlace {
             descriptors: rings,
-            available: rings + AVAILABLE,
-            used: rings + USED,
-            buffers: self.queues * RINGS + queue * u64::from(QUEUE_SIZE) * u64::from(BUFFER),
+            available: rings + shape.available(),
+            used: rings + shape.used(),
+            buffers: self.queues * shape.rings() + queue * shape.buffers(),
+            shape,
         }
     }
 

@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use channel::driving::Refused;
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use crate::frames::{BATCH, HEADER, Interface, Outgoing, Received, Stop};
+use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop};
 use crate::front::Ring;
 use crate::queue::{Direction, Fault, Queue, Used};
-use crate::region::{BUFFER, QUEUE_SIZE, Region};
+use crate::region::Region;
 
 /// Why a worker ended.
 #[derive(Debug, thiserror::Error)]
@@ -149,12 +149,13 @@ pub(crate) struct Worker {
     /// The interface takes no more: it says when it does.
     blocked: bool,
     /// Kept for their memory.
-    buffers: Vec<*mut u8>,
-    received: Vec<Received>,
+    arrived: Vec<Arrived>,
     outgoing: Vec<Outgoing>,
+    back: Vec<u16>,
+    scratch: Scratch,
 }
 
-// SAFETY: the pointers in `buffers` and `outgoing` point into the region, which the queues keep alive and which may be
+// SAFETY: the pointers in `outgoing` point into the region, which the queues keep alive and which may be
 // used from any thread.
 unsafe impl Send for Worker {}
 
@@ -174,6 +175,7 @@ impl Worker {
             epoll::add(&epoll, fd, none, edges)?;
         }
         epoll::add(&epoll, &interface, none, edges)?;
+        let shape = from_switch.queue.place().shape;
         let mut worker = Self {
             interface,
             epoll,
@@ -181,15 +183,16 @@ impl Worker {
             refused: Refused::default(),
             from_switch,
             to_switch,
-            free: (0..QUEUE_SIZE).rev().collect(),
+            free: (0..shape.entries).rev().collect(),
             waiting: Vec::with_capacity(BATCH),
             blocked: false,
-            buffers: Vec::with_capacity(BATCH),
-            received: Vec::with_capacity(BATCH),
+            arrived: Vec::with_capacity(BATCH),
             outgoing: Vec::with_capacity(BATCH),
+            back: Vec::with_capacity(shape.entries.into()),
+            scratch: Scratch::default(),
         };
-        for id in 0..QUEUE_SIZE {
-            worker.from_switch.queue.lend(id, 0, BUFFER);
+        for id in 0..shape.entries {
+            worker.from_switch.queue.lend(id, 0, shape.buffer);
         }
         worker.from_switch.publish()?;
         worker.to_switch.queue.disarm();
@@ -232,27 +235,23 @@ impl Worker {
         while let Some(used) = self.to_switch.queue.take()? {
             self.free.push(used.id);
         }
-        let count = self.free.len().min(BATCH);
-        if count == 0 {
-            return Ok(false);
-        }
-        let first = self.free.len() - count;
+        self.arrived.clear();
         let queue = &mut self.to_switch.queue;
-        self.buffers.clear();
-        let ids = self.free[first..].iter().rev();
-        self.buffers.extend(ids.map(|id| queue.buffer(*id)));
-        self.received.clear();
-        let interface = &mut self.interface;
-        let stop = interface
-            .receive(&self.buffers, &mut self.received, &mut self.refused)
+        let stop = self
+            .interface
+            .receive(
+                queue,
+                &mut self.free,
+                &mut self.arrived,
+                &mut self.scratch,
+                &mut self.refused,
+            )
             .map_err(WorkerError::Interface)?;
-        for frame in &self.received {
-            // As many as there were buffers, at most.
-            let Some(id) = self.free.pop() else { break };
+        for frame in &self.arrived {
             match frame.len {
                 // It goes to the other end, out of the way of those that follow.
-                0 => self.free.insert(0, id),
-                len => queue.lend(id, frame.start, len),
+                0 => self.free.insert(0, frame.id),
+                len => queue.lend(frame.id, frame.start, len),
             }
         }
         self.to_switch.publish()?;
@@ -272,24 +271,27 @@ impl Worker {
             }
             self.waiting.push(used);
         }
-        if self.waiting.is_empty() {
-            return Ok(false);
-        }
+        let any = !self.waiting.is_empty();
         let queue = &mut self.from_switch.queue;
         self.outgoing.clear();
         self.outgoing
             .extend(self.waiting.iter().map(|used| Outgoing {
+                id: used.id,
                 buffer: queue.buffer(used.id),
                 len: used.len,
             }));
-        let sent = self.interface.send(&self.outgoing, &mut self.refused);
+        self.back.clear();
+        let interface = &mut self.interface;
+        let sent = interface.send(&self.outgoing, &mut self.back, &mut self.refused);
         let (done, stop) = sent.map_err(WorkerError::Interface)?;
-        for used in self.waiting.drain(..done) {
-            queue.lend(used.id, 0, BUFFER);
+        self.waiting.drain(..done);
+        let room = queue.place().shape.buffer;
+        for id in &self.back {
+            queue.lend(*id, 0, room);
         }
         self.from_switch.publish()?;
         self.set_blocked(stop == Stop::Wait)?;
-        Ok(stop == Stop::Done)
+        Ok(any && stop == Stop::Done)
     }
 
     /// Hears of room in the interface only while that is wanted: a socket tells of every frame that has left.
@@ -307,8 +309,8 @@ impl Worker {
     fn prepare_sleep(&mut self) -> Result<bool, WorkerError> {
         // While the interface takes nothing, more frames of the switch are of no use.
         let frames = !self.blocked && self.from_switch.queue.arm()?;
-        // Buffers that come back are only waited for when there are none.
-        let buffers = self.free.is_empty() && self.to_switch.queue.arm()?;
+        // Buffers that come back are only waited for when there are none, or few.
+        let buffers = self.interface.is_short(self.free.len()) && self.to_switch.queue.arm()?;
         Ok(frames || buffers)
     }
 
@@ -317,7 +319,11 @@ impl Worker {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 4];
-        match epoll::wait(&self.epoll, &mut events[..], None) {
+        let patience = self.interface.patience().map(|time| Timespec {
+            tv_sec: 0,
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        match epoll::wait(&self.epoll, &mut events[..], patience.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(io::Error::from(error).into()),
         }

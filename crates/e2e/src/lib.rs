@@ -20,6 +20,7 @@ pub mod qmp;
 pub mod stats;
 pub mod testpmd;
 pub mod traffic;
+pub mod uplinks;
 pub mod wait;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,11 +2,7 @@
 //!
 //! Everything is in network namespaces of the test's own; where they cannot be had, a test says so and ends.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::guest::GuestSpec;
@@ -15,16 +11,15 @@ use e2e::netns::Netns;
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::process::{Process, send as signal};
 use e2e::traffic::{iperf, ping, reachable};
+use e2e::uplinks::{
+    LOAD, SOON, ask, both_ways, driver_pid, ethtool_off, pattern, tap, transfer, uplink, wire,
+};
 use e2e::wait::eventually;
 use e2e::{Turn, turn};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::{FakeGuest, GuestConfig};
-
-const SOON: Duration = Duration::from_secs(20);
-/// Bytes of a checked TCP transfer in each direction.
-const LOAD: usize = 32 << 20;
 
 /// What a test has for itself.
 struct World {
@@ -63,111 +58,6 @@ fn refuses(lasthop: &Lasthop, command: &str, words: &str) {
     );
 }
 
-/// A `[[port]]` of kind `tap` in a namespace.
-fn tap(name: &str, netns: &Path, address: &str, more: &str) -> String {
-    format!(
-        "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nnetns = \"{}\"\naddress = \"{address}\"\n{more}\n",
-        netns.display()
-    )
-}
-
-/// Byte number `at` of a load: a pattern that shows what is missing, doubled or out of place.
-fn pattern(at: usize) -> u8 {
-    (at ^ (at >> 8).wrapping_mul(7) ^ (at >> 16).wrapping_mul(31)) as u8
-}
-
-fn send_load(mut stream: TcpStream, size: usize) {
-    let load: Vec<u8> = (0..size).map(pattern).collect();
-    stream.write_all(&load).expect("the other end reads");
-    stream
-        .shutdown(std::net::Shutdown::Write)
-        .expect("an open connection");
-    // Until the other end has checked it all.
-    stream.set_read_timeout(Some(SOON)).expect("a time-out");
-    let mut verdict = [0];
-    stream
-        .read_exact(&mut verdict)
-        .expect("the other end is content");
-}
-
-fn check_load(listener: &TcpListener, size: usize) {
-    let (mut stream, _) = listener.accept().expect("a connection");
-    stream.set_read_timeout(Some(SOON)).expect("a time-out");
-    let mut got = vec![0; 1 << 20];
-    let mut at = 0;
-    loop {
-        let len = stream.read(&mut got).expect("no pause");
-        if len == 0 {
-            break;
-        }
-        for byte in &got[..len] {
-            assert_eq!(*byte, pattern(at), "byte {at}");
-            at += 1;
-        }
-    }
-    assert_eq!(at, size);
-    stream.write_all(&[1]).expect("the other end listens");
-}
-
-/// A TCP transfer from one namespace to an address of another, every byte checked.
-fn transfer(from: &Netns, to: &Netns, address: &str, size: usize) {
-    let listener = to.listen(address);
-    std::thread::scope(|scope| {
-        scope.spawn(|| check_load(&listener, size));
-        send_load(from.connect(address), size);
-    });
-}
-
-/// TCP transfers from one namespace to the other and back, by their addresses.
-fn both_ways(near: (&Netns, &str), far: (&Netns, &str), size: usize) {
-    // Each transfer has a port of its own: the one before may have left connections behind.
-    static PORT: AtomicU16 = AtomicU16::new(5001);
-    for (from, (to, address)) in [(near.0, far), (far.0, near)] {
-        let port = PORT.fetch_add(1, Ordering::Relaxed);
-        transfer(from, to, &format!("{address}:{port}"), size);
-    }
-}
-
-/// Switches features of an interface off.
-fn ethtool_off(netns: &Netns, interface: &str, features: &str) {
-    netns.run(|| {
-        let off = features.split(' ').flat_map(|feature| [feature, "off"]);
-        let mut ethtool = Command::new("ethtool");
-        let output = ethtool.args(["-K", interface]).args(off).output();
-        assert!(output.expect("ethtool runs").status.success());
-    });
-}
-
-/// Asks over UDP until an answer comes; how often it asked.
-fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
-    for socket in [from, to] {
-        socket
-            .set_read_timeout(Some(Duration::from_millis(5)))
-            .expect("a time-out");
-    }
-    let peer = to.local_addr().expect("bound");
-    let start = Instant::now();
-    for count in 1u32.. {
-        // There may be no way at all for a moment.
-        let _ = from.send_to(&count.to_ne_bytes(), peer);
-        let mut got = [0; 4];
-        while let Ok((4, back)) = to.recv_from(&mut got) {
-            let _ = to.send_to(&got, back);
-            let mut answer = [0; 4];
-            match from.recv_from(&mut answer) {
-                Ok(_) if u32::from_ne_bytes(answer) == count => return count,
-                Ok(_) => {}
-                Err(error) => assert!(
-                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-                    "{error}"
-                ),
-            }
-        }
-        assert!(start.elapsed() < SOON, "no answer after {count} questions");
-    }
-    unreachable!("the loop has no end")
-}
-
 /// Waits for what happens within microseconds.
 fn spin_until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -175,11 +65,6 @@ fn spin_until(mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < SOON, "it does not happen");
         std::thread::yield_now();
     }
-}
-
-fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
-    let pid = lasthop.port(port)["driver_process"]["pid"].as_u64()?;
-    u32::try_from(pid).ok()
 }
 
 #[test]
@@ -274,23 +159,6 @@ fn a_driver_has_no_rights() {
         .map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("root may look"));
     assert_ne!(networks[0], networks[1], "a network of its own, and empty");
     lasthop.stop();
-}
-
-/// A veth pair between two namespaces: `up0` with a Lasthop uplink, `wire0` at the other end.
-fn wire(near: &Netns, far: &Netns) {
-    near.ip(&format!(
-        "link add up0 type veth peer name wire0 netns {}",
-        far.pid()
-    ));
-    near.ip("link set up0 up");
-    far.ip("link set wire0 up");
-}
-
-fn uplink(netns: &Path, more: &str) -> String {
-    format!(
-        "[[port]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\nnetns = \"{}\"\n{more}\n",
-        netns.display()
-    )
 }
 
 #[test]
@@ -526,14 +394,9 @@ fn an_uplink_waits_for_its_interface() {
     far.ip("address add 10.1.0.9/24 dev wire0");
     let lasthop = start(&[
         &tap("t0", &near.path(), "10.1.0.1/24", ""),
-        &uplink(&host.path(), "driver = \"xdp\""),
+        &uplink(&host.path(), "driver = \"packet\""),
     ]);
     lasthop.wait_port("uplink", "up");
-    assert!(
-        lasthop.log().contains("\"packet\" is used"),
-        "{}",
-        lasthop.log()
-    );
     world.step("switched off");
     host.ip("link set up0 down");
     lasthop.wait_reason("uplink", "interface up0 is down");

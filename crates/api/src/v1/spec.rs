@@ -214,14 +214,15 @@ impl PortKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UplinkDriver {
-    /// What suits the interface: `tap` for a TAP device, else `packet`.
+    /// What suits the interface: `tap` for a TAP device, `xdp` where that is zero-copy and the host has no address there,
+    /// else `packet`.
     #[default]
     Auto,
     /// A TAP device; it is made where there is none.
     Tap,
     /// `AF_PACKET` sockets on any interface.
     Packet,
-    /// `AF_XDP`; for now `packet`, with a warning.
+    /// `AF_XDP` sockets, which take the interface from the host; `packet` where they cannot be had, with a warning.
     Xdp,
 }
 

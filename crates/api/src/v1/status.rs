@@ -181,7 +181,7 @@ pub struct QueueFault {
 /// The process between a port and an interface of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverStatus {
-    /// How it moves frames: `tap` or `packet`; nothing while the interface is not open.
+    /// How it moves frames: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; nothing while the interface is not open.
     pub back_end: Option<String>,
     /// Its process id while it runs.
     pub pid: Option<u32>,

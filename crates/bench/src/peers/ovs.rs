@@ -13,6 +13,8 @@ use crate::stop;
 
 /// Debian's build with DPDK.
 pub(super) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+/// The same without DPDK.
+pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
@@ -20,7 +22,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let path = folder.path();
     let database = start_database(path)?;
     configure(path, plan)?;
-    let switch = start_switch(path)?;
+    let switch = start_switch(path, SWITCH)?;
     add_bridge(path).with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
         kind: Kind::Ovs,
@@ -47,7 +49,8 @@ fn with_environment(folder: &Path, command: &str) -> Vec<String> {
     all
 }
 
-fn start_database(folder: &Path) -> Result<Process> {
+/// Starts a database in a folder.
+pub(crate) fn start_database(folder: &Path) -> Result<Process> {
     let at = folder.display();
     run(
         &words(&format!("ovsdb-tool create {at}/conf.db {SCHEMA}")),
@@ -70,7 +73,8 @@ fn start_database(folder: &Path) -> Result<Process> {
     Ok(database)
 }
 
-fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
+/// Tells the database of a folder something.
+pub(crate) fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
     let database = folder.join("db.sock");
     let mut command = words(&format!(
         "ovs-vsctl --timeout=20 --db=unix:{}",
@@ -94,9 +98,11 @@ fn configure(folder: &Path, plan: &Plan) -> Result<()> {
     vsctl(folder, &settings).map(drop)
 }
 
-fn start_switch(folder: &Path) -> Result<Process> {
+/// Starts the switch with the database of a folder; `program` are the first words of the command.
+pub(crate) fn start_switch(folder: &Path, program: &str) -> Result<Process> {
     let at = folder.display();
-    let command = format!("{SWITCH} unix:{at}/db.sock --pidfile={at}/vs.pid --unixctl={at}/vs.ctl");
+    let command =
+        format!("{program} unix:{at}/db.sock --pidfile={at}/vs.pid --unixctl={at}/vs.ctl");
     let log = folder.join("vswitchd.log");
     Process::start(
         "ovs-vswitchd",

@@ -4,11 +4,29 @@
 //! reads a file's name. What a driver has when the list comes into force is all that it ever has. A panic says what is
 //! wrong and then ends the process by a call that is not on the list, which is as good an end as any.
 
+use channel::driving::BackEnd;
 use sandbox::filter::{Allowed, call, memory};
 
-/// The list. The calls for each frame come first, because it is gone through from the start.
+/// The list for a back end. The calls for each frame come first, because it is gone through from the start.
+pub(crate) fn list(back_end: BackEnd) -> Vec<Allowed> {
+    let own = match back_end {
+        BackEnd::Tap | BackEnd::Packet => &[],
+        BackEnd::Xdp { .. } => XDP,
+    };
+    [own, LIST].concat()
+}
+
+/// What only `AF_XDP` sockets need.
 #[rustfmt::skip]
-pub(crate) const LIST: &[Allowed] = &[
+const XDP: &[Allowed] = &[
+    call(libc::SYS_sendto, "the system is to look at the ring of frames to send"),
+    call(libc::SYS_recvfrom, "the system is to look at the ring of free buffers"),
+    call(libc::SYS_getsockopt, "frames that a socket has lost"),
+];
+
+/// What all need.
+#[rustfmt::skip]
+const LIST: &[Allowed] = &[
     call(libc::SYS_read, "frames of a TAP device; answers of the switch"),
     call(libc::SYS_write, "frames for a TAP device; kicks; the log"),
     call(libc::SYS_recvmmsg, "frames of a packet socket"),
@@ -57,8 +75,17 @@ mod tests {
             libc::SYS_tgkill,
             libc::SYS_rt_sigaction,
             libc::SYS_ptrace,
+            libc::SYS_bpf,
+            libc::SYS_setsockopt,
         ] {
-            assert!(LIST.iter().all(|allowed| allowed.number() != number));
+            let list = list(BackEnd::Xdp { zero_copy: true });
+            assert!(list.iter().all(|allowed| allowed.number() != number));
         }
+        let packet = list(BackEnd::Packet);
+        assert!(
+            packet
+                .iter()
+                .all(|allowed| allowed.number() != libc::SYS_sendto)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -61,18 +61,6 @@ pub(super) fn outcome(done: i32) -> io::Result<()> {
     }
 }
 
-/// `struct ethtool_drvinfo` of `linux/ethtool.h`.
-#[repr(C)]
-struct DriverInfo {
-    command: u32,
-    driver: [u8; 32],
-    rest: [u8; 160],
-}
-
-const ETHTOOL_GDRVINFO: u32 = 3;
-/// `linux/sockios.h`.
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
-
 /// `struct in6_ifreq` of `linux/ipv6.h`.
 #[repr(C)]
 struct Request6 {
@@ -83,7 +71,7 @@ struct Request6 {
 
 /// A socket to ask about interfaces, in the network namespace of the thread that made it.
 #[derive(Debug)]
-pub(super) struct Control(OwnedFd);
+pub(super) struct Control(pub(super) OwnedFd);
 
 impl Control {
     pub(super) fn new() -> io::Result<Self> {
@@ -95,7 +83,6 @@ impl Control {
     }
 
     fn tell(&self, mut request: Request, code: libc::Ioctl) -> io::Result<Request> {
-        use std::os::fd::AsFd;
         request.make(self.0.as_fd(), code)?;
         Ok(request)
     }
@@ -103,30 +90,6 @@ impl Control {
     /// The interface's number.
     pub(super) fn index(&self, name: &str) -> io::Result<i32> {
         Ok(self.ask(name, libc::SIOCGIFINDEX)?.int())
-    }
-
-    /// The name of the kernel's driver behind an interface: "tun" for TAP devices. None where it has no name.
-    pub(super) fn driver(&self, name: &str) -> io::Result<Option<String>> {
-        let mut info = DriverInfo {
-            command: ETHTOOL_GDRVINFO,
-            driver: [0; 32],
-            rest: [0; 160],
-        };
-        let address = (&raw mut info as usize).to_ne_bytes();
-        let mut request = Request::new(name)?.with(&address);
-        // SAFETY: the request is a `struct ifreq` whose union points to a structure of the command's size; both live
-        // until the call returns.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-        match outcome(done) {
-            Ok(()) => {
-                let end = info.driver.iter().position(|b| *b == 0).unwrap_or(0);
-                Ok(Some(
-                    String::from_utf8_lossy(&info.driver[..end]).into_owned(),
-                ))
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Whether its frames are Ethernet frames.
@@ -140,6 +103,24 @@ impl Control {
         let flags = self.ask(name, libc::SIOCGIFFLAGS)?.short() | libc::IFF_UP as i16;
         let request = Request::new(name)?.with(&flags.to_ne_bytes());
         self.tell(request, libc::SIOCSIFFLAGS).map(drop)
+    }
+
+    /// Whether the interface is switched on.
+    pub(super) fn is_up(&self, name: &str) -> io::Result<bool> {
+        is_up(self.0.as_fd(), name)
+    }
+
+    /// Whether the host has an address there that others can reach. Of IPv6 that is looked up in the network namespace
+    /// of this thread.
+    pub(super) fn has_address(&self, name: &str) -> bool {
+        let v6 = std::fs::read_to_string("/proc/thread-self/net/if_inet6");
+        self.ask(name, libc::SIOCGIFADDR).is_ok() || lists_address(&v6.unwrap_or_default(), name)
+    }
+
+    /// Bytes that a frame may have behind its Ethernet header.
+    pub(super) fn mtu(&self, name: &str) -> io::Result<u32> {
+        let mtu = self.ask(name, libc::SIOCGIFMTU)?.int();
+        Ok(u32::try_from(mtu).unwrap_or(0))
     }
 
     pub(super) fn set_mtu(&self, name: &str, mtu: u16) -> io::Result<()> {
@@ -202,4 +183,28 @@ pub(super) fn is_up(socket: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let mut request = Request::new(name)?;
     request.make(socket, libc::SIOCGIFFLAGS)?;
     Ok(request.short() & libc::IFF_UP as i16 != 0)
+}
+
+/// Whether `/proc/net/if_inet6` knows an address of an interface, other than one of its link alone: address, index, prefix
+/// length, scope, flags, name.
+fn lists_address(table: &str, name: &str) -> bool {
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(3);
+        let (scope, whose) = (words.next(), words.nth(1));
+        whose == Some(name) && scope != Some("20")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lists_address;
+
+    #[test]
+    fn addresses_of_a_link_are_not_the_hosts() {
+        let table = "fe800000000000000000000000000001 02 40 20 80     eth0\n\
+                     fd000000000000000000000000000001 03 40 00 80     eth1\n";
+        assert!(!lists_address(table, "eth0"));
+        assert!(lists_address(table, "eth1"));
+        assert!(!lists_address(table, "eth"));
+    }
 }

@@ -37,6 +37,8 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         uso: kernel_is_at_least(6, 2),
         queues,
         control,
+        xdp: None,
+        provisional: false,
     })
 }
 
@@ -61,7 +63,16 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
         }
     }
     bind(&socket, index)?;
-    // Guests have addresses of their own. The membership ends with the socket.
+    promiscuous(&socket, index)?;
+    if all > 1 {
+        join(&socket, others.first())?;
+    }
+    Ok(socket)
+}
+
+/// Has the interface receive what is for other addresses too, as guests have addresses of their own. That ends with
+/// the packet socket.
+pub(super) fn promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let everything = libc::packet_mreq {
         mr_ifindex: index,
         mr_type: libc::PACKET_MR_PROMISC as u16,
@@ -69,11 +80,7 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
         mr_address: [0; 8],
     };
     let member = libc::PACKET_ADD_MEMBERSHIP;
-    set(&socket, libc::SOL_PACKET, member, &everything)?;
-    if all > 1 {
-        join(&socket, others.first())?;
-    }
-    Ok(socket)
+    set(socket, libc::SOL_PACKET, member, &everything)
 }
 
 fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
@@ -100,7 +107,7 @@ fn join(socket: &OwnedFd, first: Option<&OwnedFd>) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
 }
 
-fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+pub(super) fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let size = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_ref(value).cast();
     // SAFETY: the value has the size that is given, and the kernel only reads it.

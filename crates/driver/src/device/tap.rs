@@ -58,6 +58,8 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         uso,
         queues,
         control,
+        xdp: None,
+        provisional: false,
     })
 }
 

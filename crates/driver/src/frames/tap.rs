@@ -53,7 +53,7 @@ impl Tap {
     }
 
     pub(super) fn send(&self, frame: Outgoing) -> Result<usize, Errno> {
-        let Outgoing { buffer, len } = frame;
+        let Outgoing { buffer, len, .. } = frame;
         // SAFETY: the caller's frame is `len` bytes of mapped memory; only the system reads it.
         let put = unsafe { libc::write(self.0.as_raw_fd(), buffer.cast(), len as usize) };
         if put < 0 { Err(last_error()) } else { Ok(1) }

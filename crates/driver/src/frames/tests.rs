@@ -39,16 +39,16 @@ fn world() -> Option<World> {
     let tap = alone
         .map_err(|e| e.to_string())
         .and_then(|()| Device::open(&spec(Choice::Tap, true)).map_err(|e| e.to_string()));
-    let tap = match tap {
+    let mut tap = match tap {
         Ok(tap) => tap,
         Err(error) => {
             eprintln!("skipped: no network namespace or TAP device here ({error})");
             return None;
         }
     };
-    let wire = tap.queues().next()?.try_clone_to_owned().ok()?;
-    let device = Device::open(&spec(Choice::Packet, false)).unwrap();
-    let socket = device.queues().next()?.try_clone_to_owned().ok()?;
+    let wire = tap.hand_over().unwrap().queues.pop()?;
+    let mut device = Device::open(&spec(Choice::Packet, false)).unwrap();
+    let socket = device.hand_over().unwrap().queues.pop()?;
     let region = std::sync::Arc::new(Region::heap(1));
     let mut world = World {
         _tap: tap,
@@ -70,7 +70,7 @@ impl World {
         let mut received = Vec::new();
         let stop = self
             .socket
-            .receive(&buffers, &mut received, &mut self.refused)?;
+            .receive_into(&buffers, &mut received, &mut self.refused)?;
         let last = received.iter().zip(&buffers).map(|(frame, buffer)| {
             let at = (frame.start + frame.len - 1) as usize;
             // SAFETY: the byte is inside the buffer, which nobody else has.

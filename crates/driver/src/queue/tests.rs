@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
+use crate::region::{BUFFER, QUEUE_SIZE};
 
 /// The switch's side of a queue, written from the standard alone.
 pub(crate) struct Device {
@@ -31,7 +32,7 @@ impl Device {
         if index == self.seen {
             return None;
         }
-        let slot = self.place.available + 4 + 2 * u64::from(self.seen % QUEUE_SIZE);
+        let slot = self.place.available + 4 + 2 * u64::from(self.seen % self.place.shape.entries);
         let id = self.region.u16(slot).load(Ordering::Relaxed);
         self.seen = self.seen.wrapping_add(1);
         let at = self.place.descriptors + 16 * u64::from(id);
@@ -42,7 +43,7 @@ impl Device {
     }
 
     pub(crate) fn give(&mut self, id: u32, len: u32) {
-        let at = self.place.used + 4 + 8 * u64::from(self.used % QUEUE_SIZE);
+        let at = self.place.used + 4 + 8 * u64::from(self.used % self.place.shape.entries);
         self.region.u32(at).store(id, Ordering::Relaxed);
         self.region.u32(at + 4).store(len, Ordering::Relaxed);
         self.used = self.used.wrapping_add(1);
@@ -51,12 +52,12 @@ impl Device {
     }
 
     fn want_kick_at(&self, index: u16) {
-        let event = self.place.used + 4 + 8 * u64::from(QUEUE_SIZE);
+        let event = self.place.used + 4 + 8 * u64::from(self.place.shape.entries);
         self.region.u16(event).store(index, Ordering::Relaxed);
     }
 
     fn call_wanted_at(&self) -> u16 {
-        let event = self.place.available + 4 + 2 * u64::from(QUEUE_SIZE);
+        let event = self.place.available + 4 + 2 * u64::from(self.place.shape.entries);
         self.region.u16(event).load(Ordering::Relaxed)
     }
 }

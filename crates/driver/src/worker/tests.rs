@@ -12,6 +12,7 @@ use channel::driving::BackEnd;
 
 use crate::frames::HEADROOM;
 use crate::queue::tests::Device;
+use crate::region::{BUFFER, QUEUE_SIZE};
 
 const SOON: Duration = Duration::from_secs(20);
 const HEADER_BYTES: usize = HEADER as usize;

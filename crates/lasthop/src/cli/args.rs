@@ -306,13 +306,13 @@ impl From<Kind> for PortKind {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DriverArg {
-    /// What suits the interface
+    /// tap for a TAP device, xdp where it is zero-copy and the host has no address, else packet
     Auto,
     /// A TAP device
     Tap,
     /// AF_PACKET sockets, on any interface
     Packet,
-    /// AF_XDP; for now packet, with a warning
+    /// AF_XDP sockets, which take the interface from the host; packet where they cannot be had
     Xdp,
 }
 

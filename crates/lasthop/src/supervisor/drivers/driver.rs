@@ -274,20 +274,32 @@ impl Driver {
 
     /// Gives a new process all it needs; the switch's end of the connection.
     fn introduce(&mut self) -> io::Result<OwnedFd> {
-        let device = self.device.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let given = match device.hand_over() {
+            Ok(given) => given,
+            Err(error) => {
+                // What was opened is not what is there now.
+                self.device = None;
+                return Err(io::Error::other(error));
+            }
+        };
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (memory, xdp) = given.xdp.unzip();
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.clone(),
-            back_end: device.back_end(),
-            uso: device.uso(),
-            queues: self.spec.device.queues,
+            back_end: given.back_end,
+            uso: given.uso,
+            queues: given.queues.len() as u16,
+            xdp,
         };
-        self.tell(&Tell::StartDriver(start), &[theirs.as_fd()])?;
-        for queue in device.queues() {
-            self.tell(&Tell::DriverQueue, &[queue])?;
+        let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
+        let fds: Vec<BorrowedFd<'_>> = fds.map(AsFd::as_fd).collect();
+        self.tell(&Tell::StartDriver(start), &fds)?;
+        for queue in &given.queues {
+            self.tell(&Tell::DriverQueue, &[queue.as_fd()])?;
         }
         Ok(ours)
     }

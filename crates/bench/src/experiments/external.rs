@@ -1,0 +1,100 @@
+//! Ports that lead to interfaces of the host: a network namespace with a TAP interface talks through each switch with another
+//! one, over a TAP interface or over a veth pair, with the same sockets.
+
+mod load;
+mod world;
+
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use self::load::Load;
+pub(crate) use self::world::Way;
+use self::world::World;
+use super::{Plan, progress};
+use crate::placement::{Placement, round_trip};
+use crate::report::{Body, Report};
+use crate::sample::wait_quiet;
+
+/// One way through one switch, with one kind of traffic.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) way: Way,
+    pub(crate) load: Load,
+    /// Gbit/s of TCP, or thousands of packets a second.
+    pub(crate) value: f64,
+    /// Of a core, what all processes of the switch used.
+    pub(crate) switch_percent: f64,
+    /// Of a core, what the process between switch and interface used, where there is one.
+    pub(crate) driver_percent: Option<f64>,
+    pub(crate) trips_ns: [f64; 2],
+    /// None when it changed meanwhile.
+    pub(crate) placement: Option<Placement>,
+}
+
+pub(crate) fn external(plan: &Plan) -> Result<Report> {
+    let (mut samples, mut notes) = (Vec::new(), Vec::new());
+    let mut ways = Way::ALL.to_vec();
+    for round in 1..=plan.rounds {
+        let mut failed = None;
+        for &way in &ways {
+            match one_way(plan, way, &mut samples) {
+                Ok(()) => progress(&format!("external: round {round}, {way:?}")),
+                Err(error) => {
+                    crate::stop::check()?;
+                    notes.push(format!("{way:?} is missing: {error:#}"));
+                    failed = Some(way);
+                }
+            }
+        }
+        ways.retain(|way| Some(*way) != failed);
+    }
+    notes.extend(NOTES.map(str::to_owned));
+    Ok(Report::new(
+        plan,
+        "external",
+        "Interfaces of the host: two network namespaces talk through each switch",
+        notes,
+        Body::External { samples },
+    ))
+}
+
+const NOTES: [&str; 4] = [
+    "out is from the namespace behind the switch's TAP interface, in is to it; one TCP connection, or UDP packets of 64 bytes on the \
+     wire, of which those count that arrive",
+    "senders, receivers, switch and drivers share the machine's cores, and the kernel's work for them counts as theirs",
+    "OVS is its userspace datapath without DPDK, with userspace-tso-enable, an internal port, and the same end of the veth pair or \
+     another internal port",
+    "the bridge has no process at all: its namespace is behind a second veth pair, as behind TAP there would have to be one",
+];
+
+/// All traffic over a switch that is started for it.
+fn one_way(plan: &Plan, way: Way, samples: &mut Vec<Sample>) -> Result<()> {
+    wait_quiet(plan.patience / 100)?;
+    let world = World::start(plan, way)?;
+    for load in Load::ALL {
+        let before_ns = round_trip(plan.cores)?;
+        let traffic = load.start(&world)?;
+        crate::stop::sleep(plan.settle)?;
+        let (start, used) = (Instant::now(), world.cpu_seconds());
+        let count = traffic.count();
+        crate::stop::sleep(plan.window)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let count = traffic.count().saturating_sub(count);
+        let now = world.cpu_seconds();
+        traffic.end()?;
+        let trips_ns = [before_ns, round_trip(plan.cores)?];
+        let percent = |now: f64, before: f64| 100.0 * (now - before) / seconds;
+        samples.push(Sample {
+            way,
+            load,
+            value: load.per_second(count) / seconds,
+            switch_percent: percent(now.switch, used.switch),
+            driver_percent: now.driver.zip(used.driver).map(|(a, b)| percent(a, b)),
+            trips_ns,
+            placement: Placement::of_both(trips_ns, plan.near_below),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Three network namespaces without names, and a switch between them.
+//!
+//! ```text
+//!   near          host                                 far
+//!   near0  <TAP>  the switch  <TAP>                    far0
+//!                             up0     <veth pair>      far0
+//! ```
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::thread::LinkNameSpaceType;
+use serde::Serialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::experiments::Plan;
+use crate::peers::lasthop::Lasthop;
+use crate::peers::ovs;
+use crate::process::{Process, run, words};
+use crate::{folders, procfs, stop};
+
+/// The addresses of the two namespaces that talk.
+pub(super) const NEAR: &str = "10.1.0.1";
+pub(super) const FAR: &str = "10.1.0.9";
+const START: Duration = Duration::from_secs(20);
+
+/// A switch, and how it leads out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum Way {
+    LasthopTap,
+    OvsTap,
+    LasthopPacket,
+    LasthopXdp,
+    OvsVeth,
+    BridgeVeth,
+}
+
+impl Way {
+    /// Those that are compared are neighbours.
+    pub(super) const ALL: [Self; 6] = [
+        Self::LasthopTap,
+        Self::OvsTap,
+        Self::LasthopPacket,
+        Self::OvsVeth,
+        Self::LasthopXdp,
+        Self::BridgeVeth,
+    ];
+
+    /// Over which interface it leads, of Lasthop's.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::LasthopTap | Self::OvsTap => "TAP to TAP",
+            Self::LasthopPacket => "TAP to veth, packet",
+            Self::LasthopXdp => "TAP to veth, xdp (copy)",
+            Self::OvsVeth | Self::BridgeVeth => "veth",
+        }
+    }
+}
+
+/// A network namespace, held by a process that sleeps.
+pub(super) struct Namespace(Process);
+
+impl Namespace {
+    fn new(name: &str, folder: &Path) -> Result<Self> {
+        let words = words("unshare --net sleep infinity");
+        let holder = Process::start(name, &[], &words, &folder.join(name))?;
+        let namespace = Self(holder);
+        let own = std::fs::read_link("/proc/self/ns/net")?;
+        stop::wait("a network namespace (which needs root)", START, || {
+            let link = std::fs::read_link(namespace.path());
+            // Before it is one of its own, the process is another program, too.
+            Ok(link.ok().filter(|link| *link != own))
+        })?;
+        // Frames of IPv6's own would disturb.
+        let off =
+            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1";
+        let _ = namespace.run(off);
+        namespace.run("ip link set lo up")?;
+        Ok(namespace)
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.0.pid())
+    }
+
+    /// Words of a command line that runs in it.
+    fn command(&self, command: &str) -> String {
+        format!("nsenter --net={} {command}", self.path())
+    }
+
+    fn run(&self, command: &str) -> Result<String> {
+        let none: [(&str, &Path); 0] = [];
+        run(&words(&self.command(command)), &none)
+    }
+
+    /// Gives an interface its address, and switches it on.
+    fn address(&self, interface: &str, address: &str) -> Result<()> {
+        self.run(&format!("ip address add {address}/24 dev {interface}"))?;
+        self.run(&format!("ip link set {interface} up")).map(drop)
+    }
+
+    /// Does something in it; sockets that are made there stay there.
+    pub(super) fn inside<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let file = std::fs::File::open(self.path())?;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let kind = Some(LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(file.as_fd(), kind)?;
+                what()
+            });
+            thread.join().ok().context("a thread panicked")?
+        })
+    }
+}
+
+/// Seconds of CPU time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Used {
+    pub(super) switch: f64,
+    pub(super) driver: Option<f64>,
+}
+
+/// The processes of a switch; ended when dropped, before the namespaces.
+enum Switch {
+    Lasthop { lasthop: Lasthop, driver: u32 },
+    Ovs(Vec<Process>),
+    Kernel,
+}
+
+/// See the module.
+pub(super) struct World {
+    switch: Switch,
+    pub(super) near: Namespace,
+    pub(super) far: Namespace,
+    host: Namespace,
+    folder: TempDir,
+}
+
+impl World {
+    /// A switch between the namespaces, with a way through it.
+    pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
+        let folder = folders::new("external")?;
+        let namespace = |name| Namespace::new(name, folder.path());
+        let mut world = Self {
+            near: namespace("near")?,
+            far: namespace("far")?,
+            host: namespace("host")?,
+            switch: Switch::Kernel,
+            folder,
+        };
+        match way {
+            Way::LasthopTap => world.lasthop(plan, None)?,
+            Way::LasthopPacket => world.lasthop(plan, Some("packet"))?,
+            Way::LasthopXdp => world.lasthop(plan, Some("xdp"))?,
+            Way::OvsTap => world.ovs(false)?,
+            Way::OvsVeth => world.ovs(true)?,
+            Way::BridgeVeth => world.bridge()?,
+        }
+        Ok(world)
+    }
+
+    /// The veth pair to the far namespace.
+    fn wire(&self) -> Result<()> {
+        let far = self.far.0.pid();
+        let pair = format!("ip link add up0 type veth peer name far0 netns {far}");
+        self.host.run(&pair)?;
+        self.host.run("ip link set up0 up")?;
+        self.far.address("far0", FAR)
+    }
+
+    fn lasthop(&mut self, plan: &Plan, driver: Option<&str>) -> Result<()> {
+        let tap = |name: &str, namespace: &Namespace, address: &str| {
+            let netns = namespace.path();
+            format!(
+                "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nmtu = 1500\nnetns = \"{netns}\"\naddress = \"{address}/24\"\n"
+            )
+        };
+        let far = match driver {
+            None => tap("far0", &self.far, FAR),
+            Some(driver) => {
+                self.wire()?;
+                let netns = self.host.path();
+                format!(
+                    "[[port]]\nname = \"far0\"\nkind = \"uplink\"\ninterface = \"up0\"\ndriver = \"{driver}\"\nnetns = \"{netns}\"\n"
+                )
+            }
+        };
+        let text = tap("near0", &self.near, NEAR) + &far;
+        let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
+        let driver = stop::wait("both ports are up", START, || {
+            let [near, far] = ["near0", "far0"].map(|port| status(&lasthop, port));
+            let (near, far) = (near?, far?);
+            let up = [&near, &far].iter().all(|port| port["state"] == "up");
+            let pid = far["driver_process"]["pid"].as_u64();
+            Ok(pid.filter(|_| up).and_then(|pid| u32::try_from(pid).ok()))
+        })?;
+        let wanted = driver_name(&lasthop)?;
+        anyhow::ensure!(
+            !text.contains("\"xdp\"") || wanted.starts_with("xdp"),
+            "no xdp here, but {wanted}"
+        );
+        self.switch = Switch::Lasthop { lasthop, driver };
+        Ok(())
+    }
+
+    /// Open vSwitch's userspace datapath; its TAP interfaces are moved to where they are needed.
+    fn ovs(&mut self, veth: bool) -> Result<()> {
+        let folder = self.folder.path();
+        let database = ovs::start_database(folder)?;
+        let vsctl = |command: &str| ovs::vsctl(folder, &words(command)).map(drop);
+        vsctl("--no-wait init")?;
+        vsctl("--no-wait set Open_vSwitch . other_config:userspace-tso-enable=true")?;
+        let switch = ovs::start_switch(folder, &self.host.command(ovs::PLAIN))?;
+        vsctl("add-br br0 -- set bridge br0 datapath_type=netdev")?;
+        let mut taps = vec![("near0", &self.near, NEAR)];
+        if veth {
+            self.wire()?;
+            vsctl("add-port br0 up0")?;
+        } else {
+            taps.push(("far0", &self.far, FAR));
+        }
+        for (name, namespace, address) in taps {
+            vsctl(&format!(
+                "add-port br0 {name} -- set Interface {name} type=internal"
+            ))?;
+            let pid = namespace.0.pid();
+            self.host.run(&format!("ip link set {name} netns {pid}"))?;
+            namespace.address(name, address)?;
+        }
+        self.switch = Switch::Ovs(vec![switch, database]);
+        Ok(())
+    }
+
+    fn bridge(&self) -> Result<()> {
+        self.wire()?;
+        let near = self.near.0.pid();
+        for command in [
+            "ip link add br0 type bridge stp_state 0 mcast_snooping 0",
+            &format!("ip link add down0 type veth peer name near0 netns {near}"),
+            "ip link set up0 master br0",
+            "ip link set down0 master br0 up",
+            "ip link set br0 up",
+        ] {
+            self.host.run(command)?;
+        }
+        self.near.address("near0", NEAR)
+    }
+
+    pub(super) fn cpu_seconds(&self) -> Used {
+        match &self.switch {
+            Switch::Lasthop { lasthop, driver } => Used {
+                switch: procfs::family_seconds(lasthop.pid()),
+                driver: Some(procfs::cpu_seconds(*driver)),
+            },
+            Switch::Ovs(processes) => Used {
+                switch: processes
+                    .iter()
+                    .map(|process| procfs::family_seconds(process.pid()))
+                    .sum(),
+                driver: None,
+            },
+            Switch::Kernel => Used {
+                switch: 0.0,
+                driver: None,
+            },
+        }
+    }
+}
+
+/// What `lasthop port show` says.
+fn status(lasthop: &Lasthop, port: &str) -> Result<Value> {
+    let text = lasthop.ask(&["port", "show", port, "--json"])?;
+    serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")
+}
+
+fn driver_name(lasthop: &Lasthop) -> Result<String> {
+    let port = status(lasthop, "far0")?;
+    let name = port["driver_process"]["back_end"].as_str();
+    Ok(name.unwrap_or_default().to_owned())
+}

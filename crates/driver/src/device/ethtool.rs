@@ -1,0 +1,127 @@
+//! What `ethtool` says and sets (`linux/ethtool.h`).
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::interface::{Control, Request, outcome};
+
+/// `linux/sockios.h`.
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+
+const GDRVINFO: u32 = 0x03;
+const GFLAGS: u32 = 0x25;
+const SFLAGS: u32 = 0x26;
+const GCHANNELS: u32 = 0x3c;
+/// The interface takes VLAN tags off received frames.
+const FLAG_RXVLAN: u32 = 1 << 8;
+
+/// A structure that starts with a command and is as long as that command wants it.
+///
+/// # Safety
+/// The command of every value reads and writes no more than the value's bytes, and any bytes are a value.
+unsafe trait Command {}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+// SAFETY: it is made with GDRVINFO alone, which has this structure.
+unsafe impl Command for DriverInfo {}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+// SAFETY: it is made with GFLAGS and SFLAGS alone, which have this structure.
+unsafe impl Command for Value {}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+// SAFETY: it is made with GCHANNELS alone, which has this structure.
+unsafe impl Command for Channels {}
+
+impl Control {
+    fn ethtool<T: Command>(&self, name: &str, command: &mut T) -> io::Result<()> {
+        let address = (std::ptr::from_mut(command) as usize).to_ne_bytes();
+        let mut request = Request::new(name)?.with(&address);
+        // SAFETY: the request is a `struct ifreq` whose union points to a structure of the command's size, as
+        // `Command` says; both live until the call returns.
+        outcome(unsafe { libc::ioctl(self.0.as_raw_fd(), SIOCETHTOOL, &raw mut request) })
+    }
+
+    /// The name of the kernel's driver behind an interface: "tun" for TAP devices. None where it has no name.
+    pub(super) fn driver(&self, name: &str) -> io::Result<Option<String>> {
+        let mut info = DriverInfo {
+            command: GDRVINFO,
+            driver: [0; 32],
+            rest: [0; 160],
+        };
+        let asked = self.ethtool(name, &mut info);
+        Ok(known(asked)?.map(|()| {
+            let end = info.driver.iter().position(|b| *b == 0).unwrap_or(0);
+            String::from_utf8_lossy(&info.driver[..end]).into_owned()
+        }))
+    }
+
+    /// How many queues it receives with; one where it does not say.
+    pub(super) fn receive_queues(&self, name: &str) -> io::Result<u32> {
+        let mut channels = Channels {
+            command: GCHANNELS,
+            ..Channels::default()
+        };
+        let asked = self.ethtool(name, &mut channels);
+        let count = known(asked)?.map(|()| channels.receive.saturating_add(channels.combined));
+        Ok(count.unwrap_or(1).max(1))
+    }
+
+    /// Whether it takes VLAN tags off received frames.
+    pub(super) fn takes_tags_off(&self, name: &str) -> io::Result<bool> {
+        Ok(self.flags(name)? & FLAG_RXVLAN != 0)
+    }
+
+    /// Has it take VLAN tags off, or leave them where they are.
+    pub(super) fn take_tags_off(&self, name: &str, wanted: bool) -> io::Result<()> {
+        let old = self.flags(name)?;
+        let data = if wanted {
+            old | FLAG_RXVLAN
+        } else {
+            old & !FLAG_RXVLAN
+        };
+        let command = SFLAGS;
+        self.ethtool(name, &mut Value { command, data })
+    }
+
+    fn flags(&self, name: &str) -> io::Result<u32> {
+        let mut value = Value {
+            command: GFLAGS,
+            data: 0,
+        };
+        let asked = self.ethtool(name, &mut value);
+        Ok(known(asked)?.map_or(0, |()| value.data))
+    }
+}
+
+/// None where the interface does not know the command.
+fn known(asked: io::Result<()>) -> io::Result<Option<()>> {
+    match asked {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,344 @@
+//! `AF_XDP` sockets on an interface that exists: one for each of its receive queues, all with one umem, which is the memory
+//! that the driver shares with the switch (`crate::xdp`).
+//!
+//! Everything that needs rights is done here, by the supervisor: the memory, the sockets, the program that leads to them.
+//! Sockets and memory are new for each process, because nobody knows where the buffers of one that died are. The program
+//! stays attached meanwhile, and gives frames to the host while no socket takes them.
+
+mod program;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use channel::driving::{BackEnd, DeviceSpec, XdpStart};
+use memory::Mapping;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::interface::{Control, outcome};
+use super::packet::{promiscuous, set};
+use super::{Device, NotReady, OpenError, context, in_namespace};
+use crate::region;
+use crate::xdp::{LONGEST, SHAPE};
+use program::Map;
+
+/// Bytes of the Ethernet header, and of a VLAN tag in it.
+const ETHERNET: u32 = 14;
+const TAG: u32 = 4;
+/// Bytes of packets that may be on their way out of a socket: all buffers of a queue, as the system counts them.
+const BACKLOG: i32 = 16 << 20;
+/// The system takes a moment to let go of the queue of a socket that was closed.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What is kept while the interface is ours.
+#[derive(Debug)]
+pub(super) struct Xdp {
+    /// The interface's.
+    namespace: OwnedFd,
+    index: u32,
+    pairs: u16,
+    zero_copy: bool,
+    unfinished: bool,
+    map: Map,
+    /// The attached program.
+    _link: OwnedFd,
+    /// A packet socket without packets.
+    _promiscuous: OwnedFd,
+    _tags: Tags,
+    /// For the next process.
+    next: Option<Sockets>,
+}
+
+/// One process's.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    pub(super) queues: Vec<OwnedFd>,
+    pub(super) memory: OwnedFd,
+}
+
+/// Opens the interface, in zero-copy or else, if `copy` will do, without.
+///
+/// # Errors
+/// Why it cannot be had this way.
+pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
+    let name = &spec.interface;
+    let what = || format!("interface {name}");
+    let control = context(Control::new(), what)?;
+    let index = context(control.index(name), what)? as u32;
+    let pairs = fits(spec, &control)?;
+    let unfinished = context(control.driver(name), what)?.as_deref() == Some("veth");
+    let (sockets, zero_copy) = match sockets(index, pairs, true) {
+        Err(_) if copy => (sockets(index, pairs, false), false),
+        first => (first, true),
+    };
+    let sockets = sockets.map_err(|error| no_sockets(&error))?;
+    let map = context(Map::new(pairs.into()), || "a map of sockets".to_owned())?;
+    enlist(&map, &sockets)?;
+    let tags = Tags::leave(name, context(Control::new(), what)?)?;
+    let promiscuous = context(promiscuity(index), || "promiscuous mode".to_owned())?;
+    let link = map.attach(index).map_err(|error| refused(&error))?;
+    let xdp = Xdp {
+        namespace: context(own_namespace(), || "the network namespace".to_owned())?,
+        index,
+        pairs,
+        zero_copy,
+        unfinished,
+        map,
+        _link: link,
+        _promiscuous: promiscuous,
+        _tags: tags,
+        next: Some(sockets),
+    };
+    Ok(Device {
+        interface: name.clone(),
+        back_end: BackEnd::Xdp { zero_copy },
+        uso: false,
+        queues: Vec::new(),
+        control,
+        xdp: Some(xdp),
+        provisional: false,
+    })
+}
+
+/// What can be said before anything is tried; the number of its receive queues.
+fn fits(spec: &DeviceSpec, control: &Control) -> Result<u16, OpenError> {
+    let name = &spec.interface;
+    let what = || format!("interface {name}");
+    if !context(control.is_ethernet(name), what)? {
+        return Err(OpenError::new("it is not an Ethernet interface"));
+    }
+    let queues = context(control.receive_queues(name), what)?;
+    // A queue without a thread of ours would give its frames to the host.
+    let pairs = u16::try_from(queues)
+        .ok()
+        .filter(|pairs| *pairs <= spec.queues);
+    let pairs = pairs.ok_or_else(|| {
+        let have = spec.queues;
+        OpenError::new(format!(
+            "it has {queues} receive queues, the port queues = {have}"
+        ))
+    })?;
+    let mtu = context(control.mtu(name), what)?;
+    let most = LONGEST - ETHERNET - TAG;
+    if mtu > most {
+        return Err(OpenError::new(format!(
+            "its MTU is {mtu}, more than {most}"
+        )));
+    }
+    Ok(pairs)
+}
+
+/// Why there are no sockets, for people.
+fn no_sockets(error: &io::Error) -> OpenError {
+    OpenError::new(match error.raw_os_error() {
+        Some(libc::EBUSY) => "somebody else has AF_XDP sockets on it".to_owned(),
+        Some(libc::EAFNOSUPPORT) => "the kernel has no AF_XDP sockets".to_owned(),
+        Some(libc::EOPNOTSUPP) => "its kernel driver cannot do that".to_owned(),
+        _ => format!("AF_XDP sockets: {error}"),
+    })
+}
+
+/// Why a program is not attached, for people.
+fn refused(error: &io::Error) -> OpenError {
+    OpenError::new(match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => "another XDP program is attached to it".to_owned(),
+        Some(libc::EOPNOTSUPP) => "its kernel driver knows no XDP".to_owned(),
+        _ => format!("attaching the XDP program: {error}"),
+    })
+}
+
+/// Memory for a process and a bound socket for each queue.
+fn sockets(index: u32, pairs: u16, zero_copy: bool) -> io::Result<Sockets> {
+    let memory = region::file(SHAPE, pairs)?;
+    let mapping = Mapping::shared(&memory, SHAPE.size(pairs), 0).map_err(io::Error::other)?;
+    let mut queues: Vec<OwnedFd> = Vec::new();
+    for queue in 0..pairs {
+        let socket = socket()?;
+        let first = queues.first();
+        if first.is_none() {
+            register(&socket, &mapping)?;
+        }
+        bind(&socket, index, queue, first, zero_copy)?;
+        queues.push(socket);
+    }
+    // The system holds the pages; the mapping was only how to name them.
+    Ok(Sockets { queues, memory })
+}
+
+/// A socket with its four rings.
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let family = AddressFamily::from_raw(libc::AF_XDP as u16);
+    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, None)?;
+    for ring in [
+        libc::XDP_UMEM_FILL_RING,
+        libc::XDP_UMEM_COMPLETION_RING,
+        libc::XDP_RX_RING,
+        libc::XDP_TX_RING,
+    ] {
+        set(&socket, libc::SOL_XDP, ring, &i32::from(SHAPE.entries))?;
+    }
+    if set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BACKLOG).is_err() {
+        set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+/// Makes the region the umem.
+fn register(socket: &OwnedFd, region: &Mapping) -> io::Result<()> {
+    let umem = libc::xdp_umem_reg {
+        addr: region.as_ptr() as u64,
+        len: region.len() as u64,
+        chunk_size: SHAPE.buffer,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem)
+}
+
+/// Binds a socket to a queue; all but the first share the umem of the first, and how that was bound.
+fn bind(
+    socket: &OwnedFd,
+    index: u32,
+    queue: u16,
+    first: Option<&OwnedFd>,
+    zero_copy: bool,
+) -> io::Result<()> {
+    let flags = match (first, zero_copy) {
+        (Some(_), _) => libc::XDP_SHARED_UMEM,
+        (None, true) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY,
+        (None, false) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY,
+    };
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: index,
+        sxdp_queue_id: queue.into(),
+        sxdp_shared_umem_fd: first.map_or(0, |first| first.as_raw_fd() as u32),
+    };
+    let size = size_of_val(&address) as libc::socklen_t;
+    let mut tries = 0;
+    loop {
+        // SAFETY: the address is a `struct sockaddr_xdp` of the size that is given.
+        let done = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
+        match outcome(done) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < TRIES => {
+                tries += 1;
+                thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Leads the frames of each queue to its socket.
+fn enlist(map: &Map, sockets: &Sockets) -> Result<(), OpenError> {
+    for (queue, socket) in (0..).zip(&sockets.queues) {
+        let inserted = map.insert(queue, socket.as_fd());
+        context(inserted, || format!("the socket of queue {queue}"))?;
+    }
+    Ok(())
+}
+
+fn promiscuity(index: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    // Without a protocol it receives nothing.
+    let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    promiscuous(&socket, index as i32)?;
+    Ok(socket)
+}
+
+fn own_namespace() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(
+        "/proc/thread-self/ns/net",
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+/// An interface that leaves VLAN tags where they are: with one that takes them off, nobody here would hear of them. It
+/// goes back to what it did when this is dropped.
+#[derive(Debug)]
+struct Tags {
+    interface: String,
+    control: Control,
+    taken_off: bool,
+}
+
+impl Tags {
+    fn leave(interface: &str, control: Control) -> Result<Self, OpenError> {
+        let what = || format!("interface {interface}");
+        let taken_off = context(control.takes_tags_off(interface), what)?;
+        if taken_off {
+            let refused = |_| OpenError::new("it does not leave VLAN tags in frames");
+            let left = control.take_tags_off(interface, false);
+            left.map_err(refused)?;
+        }
+        Ok(Self {
+            interface: interface.to_owned(),
+            control,
+            taken_off,
+        })
+    }
+}
+
+impl Drop for Tags {
+    fn drop(&mut self) {
+        if self.taken_off {
+            // An interface that was removed has nothing to go back to.
+            let _ = self.control.take_tags_off(&self.interface, true);
+        }
+    }
+}
+
+impl Xdp {
+    /// Sockets for a new process; those before must have been closed.
+    ///
+    /// # Errors
+    /// The interface is gone, or has changed so that it cannot be used this way any more.
+    pub(super) fn take(&mut self, name: &str, control: &Control) -> Result<Sockets, OpenError> {
+        if let Some(sockets) = self.next.take() {
+            return Ok(sockets);
+        }
+        let queues = context(control.receive_queues(name), || name.to_owned())?;
+        if queues != u32::from(self.pairs) {
+            return Err(OpenError::new(format!("{name} has {queues} queues now")));
+        }
+        let (index, pairs, zero_copy) = (self.index, self.pairs, self.zero_copy);
+        let made = in_namespace(self.namespace.as_fd(), || {
+            sockets(index, pairs, zero_copy).map_err(|error| no_sockets(&error))
+        })?;
+        enlist(&self.map, &made)?;
+        Ok(made)
+    }
+
+    /// What a process has to know.
+    pub(super) fn start(&self, name: &str, control: &Control) -> Result<XdpStart, OpenError> {
+        let mtu = context(control.mtu(name), || format!("interface {name}"))?;
+        Ok(XdpStart {
+            longest: mtu.saturating_add(ETHERNET + TAG).min(LONGEST),
+            unfinished: self.unfinished,
+        })
+    }
+
+    /// Whether the interface is there and on.
+    pub(super) fn check(&self, name: &str, control: &Control) -> Result<(), NotReady> {
+        // There may be a new one of that name.
+        if control.index(name).ok() != i32::try_from(self.index).ok() {
+            return Err(NotReady::Gone);
+        }
+        match control.is_up(name) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NotReady::Down(name.to_owned())),
+            Err(_) => Err(NotReady::Gone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

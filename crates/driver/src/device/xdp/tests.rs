@@ -1,0 +1,86 @@
+//! With an interface of the test's own, where the machine lets us make one.
+
+use std::process::Command;
+
+use channel::driving::Choice;
+use rustix::thread::UnshareFlags;
+
+use super::*;
+
+/// Runs in a network namespace of its own, with a veth pair that is on; says so where that cannot be had.
+fn with_veth(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the flag is not `FILES`.
+            let own = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
+            let ip = |words: &str| {
+                let done = Command::new("ip").args(words.split(' ')).status();
+                done.is_ok_and(|status| status.success())
+            };
+            let made = own.is_ok()
+                && ip("link add up0 type veth peer name wire0")
+                && ip("link set up0 up")
+                && ip("link set wire0 up");
+            match made {
+                true => test(),
+                false => eprintln!("skipped: no network namespaces here"),
+            }
+        });
+    });
+}
+
+fn spec() -> DeviceSpec {
+    DeviceSpec {
+        choice: Choice::Xdp,
+        own: false,
+        interface: "up0".to_owned(),
+        netns: None,
+        address: None,
+        mac: None,
+        mtu: None,
+        queues: 1,
+    }
+}
+
+#[test]
+fn a_program_of_somebody_else_stays() {
+    with_veth(|| {
+        let index = Control::new().unwrap().index("up0").unwrap() as u32;
+        let theirs = Map::new(1).unwrap().attach(index).unwrap();
+        let error = open(&spec(), true).unwrap_err().to_string();
+        assert_eq!(error, "another XDP program is attached to it");
+        drop(theirs);
+        open(&spec(), true).expect("nothing of the first attempt is left");
+    });
+}
+
+#[test]
+fn each_process_has_sockets_of_its_own_and_the_program_stays() {
+    with_veth(|| {
+        let mut device = open(&spec(), true).unwrap();
+        assert_eq!(device.back_end(), BackEnd::Xdp { zero_copy: false });
+        for _ in 0..3 {
+            assert_eq!(device.check(), Ok(()));
+            let given = device.hand_over().unwrap();
+            let (memory, start) = given.xdp.expect("memory");
+            assert_eq!(given.queues.len(), 1);
+            assert_eq!((start.longest, start.unfinished), (1518, true));
+            let size = rustix::fs::fstat(&memory).unwrap().st_size;
+            assert_eq!(size as u64, SHAPE.size(1));
+            assert!(open(&spec(), true).is_err(), "it is in use");
+        }
+    });
+}
+
+#[test]
+fn tags_are_left_in_frames_only_meanwhile() {
+    with_veth(|| {
+        let control = Control::new().unwrap();
+        let taken_off = || control.takes_tags_off("up0").unwrap();
+        assert!(taken_off());
+        let device = open(&spec(), true).unwrap();
+        assert!(!taken_off());
+        drop(device);
+        assert!(taken_off());
+    });
+}

@@ -1,0 +1,339 @@
+//! An `AF_XDP` socket: frames stay where they are, in the memory shared with the switch, and only their places travel, through
+//! four rings that are shared with the system. See [`crate::xdp`] for who has a buffer when.
+//!
+//! Nothing polls, and no call is made for a frame: the system is called after a batch, and only where it asks for that
+//! (`XDP_USE_NEED_WAKEUP`).
+
+mod checksum;
+pub(crate) mod ring;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use channel::driving::{Refused, XdpStart};
+use rustix::io::Errno;
+use virtio::net::{self, NetHeader};
+
+use super::{Arrived, BATCH, HEADER, Outgoing, Stop, is_gone, last_error};
+use crate::queue::Queue;
+use crate::region::{QueuePlace, Region};
+use crate::xdp::SHAPE;
+use ring::{Consumer, Frame, Producer};
+
+/// Shorter than an Ethernet header is no frame.
+const SHORTEST: u32 = 14;
+/// When a call did not move what is to be sent, or too many buffers are on their way out to sleep for long: nothing tells
+/// when that changes.
+const SOON: Duration = Duration::from_millis(1);
+/// Fewer free buffers at the interface than this are too few to sleep without hearing of more.
+const LOW: u16 = SHAPE.entries / 4;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Xdp {
+    socket: OwnedFd,
+    rings: Rings,
+    to_switch: QueuePlace,
+    from_switch: QueuePlace,
+    start: XdpStart,
+    counts: Counts,
+    /// Turns in a row without a frame.
+    idle: u8,
+    /// What the socket has lost, as counted here already.
+    lost: u64,
+}
+
+#[derive(Debug)]
+struct Rings {
+    fill: Producer<u64>,
+    received: Consumer<Frame>,
+    transmit: Producer<Frame>,
+    completed: Consumer<u64>,
+}
+
+/// Buffers that the system has; never more than each ring has slots, because a queue has no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    /// For frames that arrive.
+    posted: u16,
+    /// With frames on their way out.
+    sent: u16,
+}
+
+impl Rings {
+    fn map(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let offsets = offsets(socket)?;
+        let entries = SHAPE.entries;
+        let receive = libc::XDP_PGOFF_RX_RING as u64;
+        let transmit = libc::XDP_PGOFF_TX_RING as u64;
+        let (fill, completed) = (
+            libc::XDP_UMEM_PGOFF_FILL_RING,
+            libc::XDP_UMEM_PGOFF_COMPLETION_RING,
+        );
+        Ok(Self {
+            fill: Producer::map(socket, fill, offsets.fr.into(), entries)?,
+            received: Consumer::map(socket, receive, offsets.rx.into(), entries)?,
+            transmit: Producer::map(socket, transmit, offsets.tx.into(), entries)?,
+            completed: Consumer::map(socket, completed, offsets.cr.into(), entries)?,
+        })
+    }
+}
+
+impl Xdp {
+    /// The socket of queue pair `pair`, whose umem is `region`.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        region: &Region,
+        pair: u16,
+        start: XdpStart,
+    ) -> io::Result<Self> {
+        let rings = Rings::map(socket.as_fd())?;
+        Ok(Self::with(socket, rings, region, pair, start))
+    }
+
+    fn with(socket: OwnedFd, rings: Rings, region: &Region, pair: u16, start: XdpStart) -> Self {
+        Self {
+            socket,
+            rings,
+            from_switch: region.place(2 * pair),
+            to_switch: region.place(2 * pair + 1),
+            start,
+            counts: Counts::default(),
+            idle: 0,
+            lost: 0,
+        }
+    }
+
+    /// Gives the system all `free` buffers, and takes the frames that it has put into others.
+    pub(super) fn receive(
+        &mut self,
+        queue: &Queue,
+        free: &mut Vec<u16>,
+        arrived: &mut Vec<Arrived>,
+        refused: &mut Refused,
+    ) -> io::Result<Stop> {
+        self.post(free)?;
+        while arrived.len() < BATCH {
+            let Some(frame) = self.rings.received.pop() else {
+                break;
+            };
+            let id = self.to_switch.buffer_at(frame.address);
+            let id = id.ok_or_else(|| io::Error::other("a frame in no buffer of ours"))?;
+            self.counts.posted = self.counts.posted.saturating_sub(1);
+            match self.behind_header(queue, id, frame) {
+                Some(frame) => arrived.push(frame),
+                None => {
+                    refused.too_long += 1;
+                    free.push(id);
+                }
+            }
+        }
+        self.rings.received.release();
+        if arrived.is_empty() {
+            return self.rest(refused).map(|()| Stop::Wait);
+        }
+        self.idle = 0;
+        Ok(Stop::Done)
+    }
+
+    fn post(&mut self, free: &mut Vec<u16>) -> io::Result<()> {
+        if free.is_empty() {
+            return Ok(());
+        }
+        self.counts.posted += free.len() as u16;
+        for id in free.drain(..) {
+            self.rings.fill.push(self.to_switch.buffer(id));
+        }
+        self.rings.fill.publish();
+        if self.rings.fill.needs_wakeup() {
+            self.wake()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the virtio header in front of a frame.
+    fn behind_header(&self, queue: &Queue, id: u16, frame: Frame) -> Option<Arrived> {
+        let inside = frame.address - self.to_switch.buffer(id);
+        let start = u32::try_from(inside).ok()?.checked_sub(HEADER)?;
+        let len = frame.len.checked_add(HEADER)?;
+        if frame.len < SHORTEST || start.checked_add(len)? > SHAPE.buffer {
+            return None;
+        }
+        let place = queue.buffer(id).wrapping_add(start as usize);
+        let header = match self.start.unfinished {
+            true => partial(place.wrapping_add(HEADER as usize), frame.len as usize),
+            false => NetHeader::default(),
+        };
+        // SAFETY: the header lies inside the buffer, as was checked, and nobody else writes it before it is lent.
+        unsafe { ptr::copy_nonoverlapping(header.encode().as_ptr(), place, net::LEN) };
+        Some(Arrived { id, start, len })
+    }
+
+    /// Nothing arrives. The second time in a row it was not the interface that woke us, and it is seen to.
+    fn rest(&mut self, refused: &mut Refused) -> io::Result<()> {
+        self.idle = self.idle.saturating_add(1);
+        if self.idle == 2 {
+            self.wake()?;
+            // A system that does not tell all that is asked for leaves the count as it is.
+            let lost = dropped(self.socket.as_fd()).unwrap_or(self.lost);
+            refused.too_long += lost.saturating_sub(self.lost);
+            self.lost = lost;
+        }
+        Ok(())
+    }
+
+    /// Sends frames; appends to `back` the numbers of buffers that are free again: those of frames that have left, and of
+    /// frames that the interface cannot send, which are counted.
+    pub(super) fn send(
+        &mut self,
+        frames: &[Outgoing],
+        back: &mut Vec<u16>,
+        refused: &mut Refused,
+    ) -> io::Result<()> {
+        self.reap(back)?;
+        for frame in frames {
+            let len = frame.len.saturating_sub(HEADER);
+            if !(SHORTEST..=self.start.longest).contains(&len) {
+                refused.by_interface += 1;
+                back.push(frame.id);
+                continue;
+            }
+            self.counts.sent += 1;
+            self.rings.transmit.push(Frame {
+                address: self.from_switch.buffer(frame.id) + u64::from(HEADER),
+                len,
+                options: 0,
+            });
+        }
+        self.rings.transmit.publish();
+        self.kick(refused)?;
+        self.reap(back)
+    }
+
+    /// Buffers whose frames have left.
+    fn reap(&mut self, back: &mut Vec<u16>) -> io::Result<()> {
+        if self.counts.sent == 0 {
+            return Ok(());
+        }
+        while let Some(address) = self.rings.completed.pop() {
+            let id = self.from_switch.buffer_at(address);
+            back.push(id.ok_or_else(|| io::Error::other("no buffer of ours was sent"))?);
+            self.counts.sent = self.counts.sent.saturating_sub(1);
+        }
+        self.rings.completed.release();
+        Ok(())
+    }
+
+    /// Has the system send what is in the ring; it takes some frames a call.
+    fn kick(&mut self, refused: &mut Refused) -> io::Result<()> {
+        let mut pending = self.rings.transmit.pending();
+        while pending > 0 && self.rings.transmit.needs_wakeup() {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            let fd = self.socket.as_raw_fd();
+            // SAFETY: the call is given no memory.
+            let done = unsafe { libc::sendto(fd, ptr::null(), 0, flags, ptr::null(), 0) };
+            let error = if done < 0 { Some(last_error()) } else { None };
+            let left = self.rings.transmit.pending();
+            match error {
+                None | Some(Errno::INTR | Errno::AGAIN | Errno::NOBUFS) => {}
+                // One frame was taken and dropped.
+                Some(Errno::BUSY) => refused.by_interface += u64::from(left < pending),
+                Some(error) => return Err(error.into()),
+            }
+            if left == pending {
+                break;
+            }
+            pending = left;
+        }
+        Ok(())
+    }
+
+    /// Has the system look at the ring of free buffers, and say whether the interface is still there and on.
+    fn wake(&self) -> io::Result<()> {
+        let flags = libc::MSG_DONTWAIT;
+        let (fd, none) = (self.socket.as_raw_fd(), ptr::null_mut());
+        // SAFETY: the call is given no memory.
+        let done = unsafe { libc::recvfrom(fd, none, 0, flags, ptr::null_mut(), ptr::null_mut()) };
+        if done >= 0 {
+            return Ok(());
+        }
+        match last_error() {
+            error if is_gone(error) => Err(error.into()),
+            // It will be asked again.
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether so few buffers are at the interface that the switch's return of more is worth being woken for.
+    pub(super) fn is_short(&self) -> bool {
+        self.counts.posted < LOW
+    }
+
+    /// How long a sleep may be.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let stuck = self.rings.transmit.pending() > 0 && self.rings.transmit.needs_wakeup();
+        (stuck || self.counts.sent > SHAPE.entries / 2).then_some(SOON)
+    }
+}
+
+impl AsFd for Xdp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The header of a frame whose checksum may be unfinished.
+fn partial(frame: *const u8, len: usize) -> NetHeader {
+    let mut head = [0; checksum::HEAD];
+    let looked_at = len.min(head.len());
+    // SAFETY: the frame's bytes are mapped; the switch could write them meanwhile, so that the copy may be of no frame at all,
+    // which is the switch's loss: it checks what the header says.
+    unsafe { ptr::copy(frame, head.as_mut_ptr(), looked_at) };
+    match checksum::unfinished(&head[..looked_at], len) {
+        None => NetHeader::default(),
+        Some((csum_start, csum_offset)) => NetHeader {
+            flags: net::FLAG_NEEDS_CSUM,
+            csum_start,
+            csum_offset,
+            ..NetHeader::default()
+        },
+    }
+}
+
+/// Where the rings of a socket have their parts.
+fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
+    // SAFETY: zero is a value of this C structure of numbers.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+    Ok(offsets)
+}
+
+/// Frames that the socket did not take, because they are too long.
+fn dropped(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: as in `offsets`.
+    let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    option(socket, libc::XDP_STATISTICS, &mut statistics)?;
+    Ok(statistics.rx_dropped)
+}
+
+/// Reads an option of `SOL_XDP` whose value is a C structure of numbers.
+fn option<T>(socket: BorrowedFd<'_>, option: i32, value: &mut T) -> io::Result<()> {
+    let mut size = size_of::<T>() as libc::socklen_t;
+    let (fd, place) = (socket.as_raw_fd(), std::ptr::from_mut(value).cast());
+    // SAFETY: the system writes at most `size` bytes to the value.
+    let done = unsafe { libc::getsockopt(fd, libc::SOL_XDP, option, place, &raw mut size) };
+    match (done, size as usize == size_of::<T>()) {
+        (0, true) => Ok(()),
+        // An older system knows fewer numbers.
+        (0, false) => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(last_error().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

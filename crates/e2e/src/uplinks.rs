@@ -1,0 +1,145 @@
+//! Ports with an interface of the host behind them, and loads that cross them.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::lasthop::Lasthop;
+use crate::netns::Netns;
+
+/// How long anything may take.
+pub const SOON: Duration = Duration::from_secs(20);
+/// Bytes of a checked TCP transfer in each direction.
+pub const LOAD: usize = 32 << 20;
+
+/// A `[[port]]` of kind `tap` in a namespace.
+pub fn tap(name: &str, netns: &Path, address: &str, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nnetns = \"{}\"\naddress = \"{address}\"\n{more}\n",
+        netns.display()
+    )
+}
+
+/// A `[[port]]` of kind `uplink` in a namespace, over `up0`.
+pub fn uplink(netns: &Path, more: &str) -> String {
+    format!(
+        "[[port]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\nnetns = \"{}\"\n{more}\n",
+        netns.display()
+    )
+}
+
+/// A veth pair between two namespaces: `up0` with a Lasthop uplink, `wire0` at the other end.
+pub fn wire(near: &Netns, far: &Netns) {
+    near.ip(&format!(
+        "link add up0 type veth peer name wire0 netns {}",
+        far.pid()
+    ));
+    near.ip("link set up0 up");
+    far.ip("link set wire0 up");
+}
+
+/// Byte number `at` of a load: a pattern that shows what is missing, doubled or out of place.
+pub fn pattern(at: usize) -> u8 {
+    (at ^ (at >> 8).wrapping_mul(7) ^ (at >> 16).wrapping_mul(31)) as u8
+}
+
+fn send_load(mut stream: TcpStream, size: usize) {
+    let load: Vec<u8> = (0..size).map(pattern).collect();
+    stream.write_all(&load).expect("the other end reads");
+    stream
+        .shutdown(std::net::Shutdown::Write)
+        .expect("an open connection");
+    // Until the other end has checked it all.
+    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    let mut verdict = [0];
+    stream
+        .read_exact(&mut verdict)
+        .expect("the other end is content");
+}
+
+fn check_load(listener: &TcpListener, size: usize) {
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.set_read_timeout(Some(SOON)).expect("a time-out");
+    let mut got = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let len = stream.read(&mut got).expect("no pause");
+        if len == 0 {
+            break;
+        }
+        for byte in &got[..len] {
+            assert_eq!(*byte, pattern(at), "byte {at}");
+            at += 1;
+        }
+    }
+    assert_eq!(at, size);
+    stream.write_all(&[1]).expect("the other end listens");
+}
+
+/// A TCP transfer from one namespace to an address of another, every byte checked.
+pub fn transfer(from: &Netns, to: &Netns, address: &str, size: usize) {
+    let listener = to.listen(address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| check_load(&listener, size));
+        send_load(from.connect(address), size);
+    });
+}
+
+/// TCP transfers from one namespace to the other and back, by their addresses.
+pub fn both_ways(near: (&Netns, &str), far: (&Netns, &str), size: usize) {
+    // Each transfer has a port of its own: the one before may have left connections behind.
+    static PORT: AtomicU16 = AtomicU16::new(5001);
+    for (from, (to, address)) in [(near.0, far), (far.0, near)] {
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        transfer(from, to, &format!("{address}:{port}"), size);
+    }
+}
+
+/// Asks over UDP until an answer comes; how often it asked.
+pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
+    for socket in [from, to] {
+        socket
+            .set_read_timeout(Some(Duration::from_millis(5)))
+            .expect("a time-out");
+    }
+    let peer = to.local_addr().expect("bound");
+    let start = Instant::now();
+    for count in 1u32.. {
+        // There may be no way at all for a moment.
+        let _ = from.send_to(&count.to_ne_bytes(), peer);
+        let mut got = [0; 4];
+        while let Ok((4, back)) = to.recv_from(&mut got) {
+            let _ = to.send_to(&got, back);
+            let mut answer = [0; 4];
+            match from.recv_from(&mut answer) {
+                Ok(_) if u32::from_ne_bytes(answer) == count => return count,
+                Ok(_) => {}
+                Err(error) => assert!(
+                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+                    "{error}"
+                ),
+            }
+        }
+        assert!(start.elapsed() < SOON, "no answer after {count} questions");
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Switches features of an interface off.
+pub fn ethtool_off(netns: &Netns, interface: &str, features: &str) {
+    netns.run(|| {
+        let off = features.split(' ').flat_map(|feature| [feature, "off"]);
+        let mut ethtool = Command::new("ethtool");
+        let output = ethtool.args(["-K", interface]).args(off).output();
+        assert!(output.expect("ethtool runs").status.success());
+    });
+}
+
+/// The driver process of a port.
+pub fn driver_pid(lasthop: &Lasthop, port: &str) -> Option<u32> {
+    let pid = lasthop.port(port)["driver_process"]["pid"].as_u64()?;
+    u32::try_from(pid).ok()
+}
