@@ -25,4 +25,5 @@ mod region;
 mod worker;
 mod xdp;
 
+pub use closing::{most_memory, threads};
 pub use process::run;

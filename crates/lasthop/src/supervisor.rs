@@ -16,6 +16,7 @@
 mod child;
 mod deposits;
 mod drivers;
+mod groups;
 mod notify;
 mod sockets;
 

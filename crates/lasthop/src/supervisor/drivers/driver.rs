@@ -1,5 +1,6 @@
 //! One driver: its interface, its process, and the dial of the switch that waits for it.
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -12,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::heart::{Due, Heart};
 use crate::supervisor::child::{Child, Kind};
+use crate::supervisor::groups::{Groups, Limits};
 
 /// Messages of one driver in a row; an honest one has two to say.
 const MESSAGES: usize = 16;
@@ -144,12 +146,12 @@ impl Driver {
     }
 
     /// Looks after it; the answer to a dial, if there is one now.
-    pub(super) fn turn(&mut self) -> Option<Dialed> {
+    pub(super) fn turn(&mut self, groups: &OnceCell<Option<Groups>>) -> Option<Dialed> {
         self.hear();
         self.reap();
         self.ping();
         self.dial.as_ref()?;
-        let connected = self.connect().transpose()?;
+        let connected = self.connect(groups).transpose()?;
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
@@ -235,7 +237,7 @@ impl Driver {
     }
 
     /// A connection to a new process; nothing while its time has not come.
-    fn connect(&mut self) -> Result<Option<OwnedFd>, String> {
+    fn connect(&mut self, groups: &OnceCell<Option<Groups>>) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
             // Its connection is not the switch's any more, and it may have what a new interface is to be called.
             self.kill();
@@ -251,10 +253,23 @@ impl Driver {
         }
         self.doomed = false;
         self.heart = Heart::new(Instant::now());
-        self.introduce().map(Some).map_err(|error| {
+        let groups = groups.get_or_init(Groups::take).as_ref();
+        self.introduce(groups).map(Some).map_err(|error| {
             self.kill();
             format!("the driver cannot be started: {error}")
         })
+    }
+
+    /// Puts a new process into its control group, before it has any memory of note.
+    fn enter(&self, groups: &Groups, queues: u16) {
+        let Some(child) = &self.child else { return };
+        let limits = Limits {
+            memory: driver::most_memory(queues),
+            threads: driver::threads(queues),
+        };
+        if let Err(error) = groups.enter(&self.spec.name, child.info().pid, limits) {
+            tracing::warn!("the driver has no control group: {error}");
+        }
     }
 
     /// Makes sure that there is an interface to work with. One that is only switched off stays open.
@@ -273,7 +288,7 @@ impl Driver {
     }
 
     /// Gives a new process all it needs; the switch's end of the connection.
-    fn introduce(&mut self) -> io::Result<OwnedFd> {
+    fn introduce(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let given = match device.hand_over() {
             Ok(given) => given,
@@ -287,12 +302,16 @@ impl Driver {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let (memory, xdp) = given.xdp.unzip();
+        let queues = given.queues.len() as u16;
+        if let Some(groups) = groups {
+            self.enter(groups, queues);
+        }
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.clone(),
             back_end: given.back_end,
             uso: given.uso,
-            queues: given.queues.len() as u16,
+            queues,
             xdp,
         };
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();
