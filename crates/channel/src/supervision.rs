@@ -70,6 +70,8 @@ pub enum Ask {
         /// Whose.
         port: PortId,
     },
+    /// Control and switch: the answer to [`Tell::Ping`].
+    Alive,
 }
 
 /// Whether the switch's workers may sleep.
@@ -167,6 +169,6 @@ pub enum Tell {
     StartDriver(DriverStart),
     /// Driver: a queue of its interface. Descriptor: the queue.
     DriverQueue,
-    /// Driver: say that all threads are alive.
+    /// Say that all threads are alive: a driver with [`Ask::Pong`], the others with [`Ask::Alive`].
     Ping,
 }

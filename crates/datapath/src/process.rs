@@ -5,6 +5,7 @@
 mod connections;
 mod errands;
 mod kept;
+mod life;
 mod token;
 
 use std::collections::BTreeMap;
@@ -31,10 +32,13 @@ use crate::workers::Workers;
 use connections::unwatch;
 use errands::{OpenErrands, Progress};
 use kept::KeptConnections;
+use life::Life;
 use token::Token;
 
 /// Between two looks at the workers' loads.
 const BALANCE: Duration = Duration::from_secs(1);
+/// Orders of control that are followed in a row.
+const ORDERS: usize = 64;
 
 type SupervisorLink = Link<Ask, Tell>;
 type ControlLink = Link<Report, Request>;
@@ -54,6 +58,8 @@ struct Process {
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
+    /// The supervisor's question whether all threads are alive.
+    life: Life,
     stop: bool,
 }
 
@@ -102,6 +108,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         deposits,
         left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor),
+        life: Life::default(),
         stop: false,
     };
     while !process.stop {
@@ -121,7 +128,8 @@ impl Process {
     fn turn(&mut self) -> io::Result<()> {
         self.dial_due();
         self.balance_due();
-        let next = [self.next_dial(), self.next_balance()];
+        self.go_on_due();
+        let next = [self.next_dial(), self.next_balance(), self.next_to_go_on()];
         let timeout = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
@@ -178,6 +186,7 @@ impl Process {
                     },
                     _,
                 ) => self.kept.add_record(port, &record, condemned),
+                Received::Message(Tell::Ping, _) => self.ask_for_life(),
                 Received::Message(..) => {}
             }
         }
@@ -212,8 +221,9 @@ impl Process {
         }
     }
 
+    /// Follows what control wants, some of it in a row: others have their turn then.
     fn hear_control(&mut self) {
-        loop {
+        for _ in 0..ORDERS {
             let Some(link) = &mut self.control else {
                 return;
             };
@@ -368,6 +378,7 @@ impl Process {
                     self.report_phase(id);
                 }
                 Notice::Finished(errand) => self.errand_finished(errand),
+                Notice::Alive => self.worker_lives(),
             }
         }
     }

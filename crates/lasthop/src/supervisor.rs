@@ -17,7 +17,9 @@ mod child;
 mod deposits;
 mod drivers;
 mod groups;
+mod heartbeat;
 mod notify;
+mod settings;
 mod sockets;
 
 use std::fs::File;
@@ -28,11 +30,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use api::v1::{SwitchSpec, WantedState, Workers};
+use api::v1::WantedState;
 use channel::keeping::MARKS;
 use channel::link;
 use channel::state::StateFile;
-use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
+use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 use control::engine::Saved;
 use control::wanted::API_SOCKET;
 use port::PortId;
@@ -42,6 +44,7 @@ use rustix::fs::{FlockOperation, MemfdFlags};
 use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use heartbeat::Seen;
 use sockets::Sockets;
 
 /// How long the others may take to end by themselves.
@@ -109,7 +112,7 @@ fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     }
     sockets.settled();
     let drivers = open_interfaces(&args.config, &wanted)?;
-    let settings = settings_of(&wanted.switch);
+    let settings = settings::of(&wanted.switch);
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     let mut supervisor = Supervisor {
@@ -201,22 +204,6 @@ fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What the switch is to know of its table in the configuration.
-fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
-    SwitchSettings {
-        poll: match spec.poll {
-            api::v1::Poll::Adaptive => Poll::Adaptive,
-            api::v1::Poll::Always => Poll::Always,
-        },
-        successor: false,
-        workers: match spec.workers {
-            // The switch opens no paths, and so does not see a quota.
-            Workers::Auto => Some(datapath::workers::automatic()),
-            Workers::Count(count) => Some(count),
-        },
-    }
-}
-
 /// See the module.
 struct Supervisor {
     runtime_dir: PathBuf,
@@ -242,7 +229,8 @@ impl Supervisor {
         let start = Tell::StartSwitch(self.settings);
         let fds = [self.counters.as_fd(), self.marks.as_fd()];
         self.switch.tell(&start, &fds)?;
-        self.deposits.hand_over(&self.switch)
+        self.deposits.pack();
+        Ok(())
     }
 
     /// Gives a new control process all it needs, and the switch a link to it.
@@ -277,6 +265,23 @@ impl Supervisor {
                 let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
                 self.reply(Kind::Switch, &answer.tell, &fds);
             }
+            self.look_after();
+        }
+    }
+
+    /// Gives a new switch more of what it is to have, and ends who hangs.
+    fn look_after(&mut self) {
+        if self.switch.is_alive() {
+            let switch = &self.switch;
+            let given = self
+                .deposits
+                .hand_over(|tell, fds| switch.tell_at_once(tell, fds));
+            self.switch.kill_unless(given);
+        }
+        self.control.look();
+        if self.switch.look() == Seen::Missed {
+            let gets_on = self.deposits.look(&self.marks);
+            gets_on.then(|| self.switch.spare());
         }
     }
 
@@ -303,14 +308,18 @@ impl Supervisor {
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
-        // Control cannot be started while there is no switch.
-        let control_due = self.control.restart_at().filter(|_| self.switch.is_alive());
+        if let (true, Some(link)) = (self.deposits.is_handing_over(), self.switch.link()) {
+            fds.push(PollFd::from_borrowed_fd(link, PollFlags::OUT));
+        }
+        let control_due = self.control.restart_at().filter(|_| self.switch_is_whole());
         let due = self
             .switch
             .restart_at()
             .into_iter()
             .chain(control_due)
             .chain(self.drivers.due())
+            .chain(self.control.look_at())
+            .chain(self.switch.look_at())
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -384,6 +393,7 @@ impl Supervisor {
                 let states = self.drivers.states();
                 self.reply(kind, &Tell::DriverStates(states), &[]);
             }
+            Ask::Alive => self.child(kind).answered(),
             // Of drivers, which `drivers` hears.
             Ask::Pong(_) | Ask::DriverEnds { .. } => {}
             Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
@@ -445,11 +455,16 @@ impl Supervisor {
             let told = self.introduce_switch();
             self.switch.kill_unless(told);
         }
-        if self.switch.is_alive() && self.control.restart_if_due() {
+        if self.switch_is_whole() && self.control.restart_if_due() {
             let told = self.introduce_control();
             self.control.kill_unless(told);
         }
         Ok(())
+    }
+
+    /// Whether the switch can be set up: without one, or before it has everything, control cannot be started.
+    fn switch_is_whole(&self) -> bool {
+        self.switch.is_alive() && !self.deposits.is_handing_over()
     }
 
     /// If the switch has died: what it said last is what its successor goes by.
@@ -458,7 +473,10 @@ impl Supervisor {
             return Ok(None);
         };
         self.hear(Kind::Switch, usize::MAX)?;
-        self.deposits.blame(status, &self.marks);
+        match self.switch.has_hung() {
+            true => self.deposits.blame_hung(&self.marks),
+            false => self.deposits.blame(status, &self.marks),
+        }
         self.settings.successor = true;
         Ok(self.switch.reap())
     }

@@ -169,7 +169,7 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`] and [`Tell::Ping`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
@@ -203,7 +203,7 @@ impl SupervisorPeer {
         let deadline = Instant::now() + self.patience;
         loop {
             let (tell, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
-            self.stop |= tell == Tell::Stop;
+            self.note(&tell)?;
             if let Some(answer) = wanted(tell, fds) {
                 return Ok(answer);
             }
@@ -285,13 +285,23 @@ impl SupervisorPeer {
         loop {
             match self.link.recv() {
                 Ok(Received::Nothing) => return,
-                Ok(Received::Message(tell, _)) => self.stop |= tell == Tell::Stop,
-                Ok(Received::Closed) | Err(_) => {
+                Ok(Received::Message(tell, _)) if self.note(&tell).is_ok() => {}
+                _ => {
                     self.stop = true;
                     return;
                 }
             }
         }
+    }
+
+    /// Follows what it says unasked.
+    fn note(&mut self, tell: &Tell) -> io::Result<()> {
+        match tell {
+            Tell::Stop => self.stop = true,
+            Tell::Ping => self.link.send(&Ask::Alive, &[])?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Whether the supervisor wants us to end, or is gone.

@@ -6,8 +6,9 @@
 //!              publishes the program: all connections go on, those of unwanted ports end
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use channel::keeping::{ConnectionRecord, SOCKET};
 use channel::switching::PortConfig;
@@ -18,6 +19,9 @@ use super::Process;
 use crate::attach::KeptConnection;
 use crate::culprit;
 
+/// For so long connections are brought back in a row.
+const AT_ONCE: Duration = Duration::from_millis(50);
+
 /// What the supervisor has given and no port has claimed yet.
 #[derive(Debug)]
 pub(super) struct KeptConnections {
@@ -26,6 +30,8 @@ pub(super) struct KeptConnections {
     whole: BTreeMap<PortId, KeptConnection>,
     /// Ports whose record makes no sense.
     refused: Vec<PortId>,
+    /// Ports whose connections are to go on now.
+    waiting: VecDeque<PortId>,
 }
 
 impl KeptConnections {
@@ -35,6 +41,7 @@ impl KeptConnections {
             files: BTreeMap::new(),
             whole: BTreeMap::new(),
             refused: Vec::new(),
+            waiting: VecDeque::new(),
         }
     }
 
@@ -110,17 +117,34 @@ impl Process {
                 self.deposits.forget(id);
             }
         }
-        let ids: Vec<_> = self.ports.keys().copied().collect();
-        for id in ids {
-            let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
-                continue;
-            };
-            let served = culprit::serve(Some(id));
-            port.revive(&self.workers);
-            drop(served);
-            self.watch(id);
-            // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
-            self.pump(id);
+        self.kept.waiting = self.ports.keys().copied().collect();
+        self.go_on_due();
+    }
+
+    /// Goes on with connections, as many as there is time for: others have their turn then.
+    pub(super) fn go_on_due(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < AT_ONCE
+            && let Some(id) = self.kept.waiting.pop_front()
+        {
+            self.go_on_with(id);
         }
+    }
+
+    fn go_on_with(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
+            return;
+        };
+        let served = culprit::serve(Some(id));
+        port.revive(&self.workers);
+        drop(served);
+        self.watch(id);
+        // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
+        self.pump(id);
+    }
+
+    /// When to go on with more: at once, if there are any.
+    pub(super) fn next_to_go_on(&self) -> Option<Instant> {
+        (!self.kept.waiting.is_empty()).then(Instant::now)
     }
 }

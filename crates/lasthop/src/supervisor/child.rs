@@ -13,6 +13,8 @@ use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::heartbeat::{Heartbeat, Seen, is_stopped};
+
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
 /// A process that lived this long was no failure to start.
@@ -48,6 +50,7 @@ impl Kind {
                 Kind::Switch
             }
             Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
+            Ask::Alive => return self != Kind::Driver,
         };
         self == asker
     }
@@ -79,6 +82,9 @@ struct Alive {
     since: Instant,
     /// It has done what it is there for: however it dies, its start did not fail.
     proved: bool,
+    beat: Heartbeat,
+    /// It was killed because it hung, and nobody else had stopped it.
+    hung: bool,
 }
 
 /// See the module.
@@ -149,6 +155,47 @@ impl Child {
             Some(alive) => alive.link.send_at_once(tell, fds),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+
+    /// Looks after its heart-beat, and ends a process that hangs.
+    pub(super) fn look(&mut self) -> Seen {
+        let Some(alive) = &mut self.alive else {
+            return Seen::Nothing;
+        };
+        let link = &alive.link;
+        // One that is gone need not be asked.
+        let ask = || !is_full(&link.send_at_once(&Tell::Ping, &[]));
+        let seen = alive.beat.look(Instant::now(), ask);
+        if seen == Seen::Hangs {
+            tracing::error!("{} hangs: it is killed", self.kind);
+            alive.hung = !is_stopped(alive.process.id());
+            self.kill();
+        }
+        seen
+    }
+
+    /// It has not answered, and gets on all the same.
+    pub(super) fn spare(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.beat.spare();
+        }
+    }
+
+    /// It has shown that it lives.
+    pub(super) fn answered(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.beat.answered();
+        }
+    }
+
+    /// When to look after it next.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        self.alive.as_ref().and_then(|alive| alive.beat.due())
+    }
+
+    /// Whether it was killed because it hung of itself.
+    pub(super) fn has_hung(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.hung)
     }
 
     /// The next thing that it asks, if there is one. What makes no sense ends it, and so does a closed link:
@@ -296,11 +343,11 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
     let process = command
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
-    watched(process, ours)
+    watched(kind, process, ours)
 }
 
 /// A process that was started, with our end of its link.
-fn watched(process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
+fn watched(kind: Kind, process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
     let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
     let link = Link::new(ours);
@@ -311,7 +358,15 @@ fn watched(process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
         link,
         since: Instant::now(),
         proved: false,
+        beat: Heartbeat::new(Instant::now(), kind),
+        hung: false,
     })
+}
+
+/// Whether there was no room for a message.
+pub(super) fn is_full(told: &io::Result<()>) -> bool {
+    let kind = told.as_ref().err().map(io::Error::kind);
+    kind == Some(io::ErrorKind::WouldBlock)
 }
 
 /// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link and no other descriptor that we or
@@ -391,7 +446,7 @@ impl Child {
         }
         let child = Self {
             kind,
-            alive: Some(watched(command.spawn().unwrap(), ours).unwrap()),
+            alive: Some(watched(Kind::Driver, command.spawn().unwrap(), ours).unwrap()),
             restarts: 0,
             failures: 0,
             restart_at: None,
@@ -410,6 +465,8 @@ mod tests {
     fn nobody_asks_for_what_is_anothers() {
         let path = || "/somewhere".to_owned();
         let port = PortId(1);
+        assert!(Kind::Control.may_ask(&Ask::Alive) && Kind::Switch.may_ask(&Ask::Alive));
+        assert!(!Kind::Driver.may_ask(&Ask::Alive));
         for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
             assert!(Kind::Control.may_ask(&ask));
             assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
