@@ -26,3 +26,5 @@ mod worker;
 mod xdp;
 
 pub use process::run;
+#[cfg(feature = "inside")]
+pub use process::run_inside;

@@ -43,7 +43,7 @@ impl Guests {
     pub(super) fn start(plan: &Plan, way: Way) -> Result<Self> {
         let folder = folders::new("guests")?;
         let host = Namespace::new("host", folder.path())?;
-        let taps = matches!(way, Way::LasthopTap | Way::OvsTap);
+        let taps = matches!(way, Way::LasthopTap | Way::OvsTap | Way::InsideTap);
         if !taps {
             host.run("ip link add up0 type veth peer name up1")?;
             host.run("ip link set up0 up")?;
@@ -109,7 +109,7 @@ fn lasthop(plan: &Plan, host: &Namespace, way: Way) -> Result<Started> {
             "[[port]]\nname = \"{name}\"\ninterface = \"{name}\"\nsegment = \"{segment}\"\nnetns = \"{netns}\"\n{kind}\n"
         );
     }
-    let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
+    let lasthop = Lasthop::with(&way.plan(plan)?, &plan.cores, &text)?;
     let drivers = pids_when_up(&lasthop, &INTERFACES, way)?;
     let sockets = [0, 1].map(|port| lasthop.socket(port)).to_vec();
     Ok((Switch::Lasthop { lasthop, drivers }, sockets, false))

@@ -36,13 +36,19 @@ pub(crate) enum Way {
     LasthopXdp,
     OvsVeth,
     BridgeVeth,
+    /// As [`Way::LasthopTap`], with drivers in the switch's process; not for use.
+    InsideTap,
+    /// As [`Way::LasthopPacket`].
+    InsidePacket,
 }
 
 impl Way {
     /// Those that are compared are neighbours.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
+        Self::InsideTap,
         Self::LasthopTap,
         Self::OvsTap,
+        Self::InsidePacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
@@ -52,17 +58,32 @@ impl Way {
     /// What moves frames between Lasthop and an interface that is not its own.
     pub(super) fn driver(self) -> Option<&'static str> {
         match self {
-            Self::LasthopPacket => Some("packet"),
+            Self::LasthopPacket | Self::InsidePacket => Some("packet"),
             Self::LasthopXdp => Some("xdp"),
             _ => None,
         }
     }
 
+    /// The plan, with the folder that has the programs for this way.
+    pub(super) fn plan(self, plan: &Plan) -> Result<Plan> {
+        let mut plan = plan.clone();
+        if matches!(self, Self::InsideTap | Self::InsidePacket) {
+            plan.bin.push("inside");
+            let there = plan.bin.join("lasthop-switch").exists();
+            anyhow::ensure!(
+                there,
+                "there is no {}: 'make bench' makes it",
+                plan.bin.display()
+            );
+        }
+        Ok(plan)
+    }
+
     /// Over which interface it leads, of Lasthop's.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Self::LasthopTap | Self::OvsTap => "TAP to TAP",
-            Self::LasthopPacket => "TAP to veth, packet",
+            Self::LasthopTap | Self::OvsTap | Self::InsideTap => "TAP to TAP",
+            Self::LasthopPacket | Self::InsidePacket => "TAP to veth, packet",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
             Self::OvsVeth | Self::BridgeVeth => "veth",
         }
@@ -165,10 +186,10 @@ impl World {
             folder,
         };
         match way {
-            Way::LasthopTap | Way::LasthopPacket | Way::LasthopXdp => world.lasthop(plan, way)?,
             Way::OvsTap => world.ovs(false)?,
             Way::OvsVeth => world.ovs(true)?,
             Way::BridgeVeth => world.bridge()?,
+            _ => world.lasthop(plan, way)?,
         }
         Ok(world)
     }
@@ -200,7 +221,7 @@ impl World {
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
+        let lasthop = Lasthop::with(&way.plan(plan)?, &plan.cores, &text)?;
         pids_when_up(&lasthop, &["near0"], Way::LasthopTap)?;
         let drivers = pids_when_up(&lasthop, &["far0"], way)?;
         self.switch = Switch::Lasthop { lasthop, drivers };
