@@ -74,7 +74,9 @@ pub(super) fn table(samples: &[Sample]) -> String {
     super::table(&HEAD.map(str::to_owned), &rows)
         + "\nWhat the boundary of a process costs, beside a build whose drivers are threads of the switch:\n\n"
         + &super::table(&PRICE_HEAD.map(str::to_owned), &prices)
-        + &format!("\nOf {all} samples, {flipped} were dropped because the placement flipped.\n")
+        + &format!(
+            "\nOf {all} samples, {flipped} were dropped because the placement flipped or somebody else was on a core.\n"
+        )
 }
 
 fn of<'a>(samples: &'a [&'a Sample], way: Way) -> impl Iterator<Item = &'a Sample> {
