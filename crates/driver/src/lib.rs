@@ -27,3 +27,5 @@ mod xdp;
 
 pub use closing::{most_memory, threads};
 pub use process::run;
+#[cfg(feature = "inside")]
+pub use process::run_inside;
