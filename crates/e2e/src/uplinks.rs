@@ -113,14 +113,19 @@ pub fn ask(from: &UdpSocket, to: &UdpSocket) -> u32 {
         let mut got = [0; 4];
         while let Ok((4, back)) = to.recv_from(&mut got) {
             let _ = to.send_to(&got, back);
+            // One that came late must not take the place of the next for ever.
             let mut answer = [0; 4];
-            match from.recv_from(&mut answer) {
-                Ok(_) if u32::from_ne_bytes(answer) == count => return count,
-                Ok(_) => {}
-                Err(error) => assert!(
-                    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-                    "{error}"
-                ),
+            loop {
+                match from.recv_from(&mut answer) {
+                    Ok(_) if u32::from_ne_bytes(answer) == count => return count,
+                    Ok(_) => {}
+                    Err(error) => {
+                        let late =
+                            matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+                        assert!(late, "{error}");
+                        break;
+                    }
+                }
             }
         }
         assert!(start.elapsed() < SOON, "no answer after {count} questions");
