@@ -214,7 +214,8 @@ impl FlowTable {
     }
 
     /// Whether there is a flow in the slot whose mask and masked key the key has.
-    #[inline]
+    // Always: for each frame; with more callers the compiler would keep it apart.
+    #[inline(always)]
     fn matches(&self, slot: u32, key: &FlowKey) -> bool {
         let Some(flow) = self.flows.get(slot) else {
             return false;

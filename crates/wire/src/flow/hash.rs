@@ -79,7 +79,8 @@ impl MaskedHash {
     }
 
     /// The hash of what the mask counts of `key`: the same for all keys that agree there.
-    #[inline]
+    // Always: for each frame; with more callers the compiler would keep it apart.
+    #[inline(always)]
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> u64 {
         // Word by word: keys are hashed right after they were stored in words, and a core that loads two of
