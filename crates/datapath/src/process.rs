@@ -4,6 +4,7 @@
 
 mod connections;
 mod errands;
+mod hand_over;
 mod kept;
 mod token;
 
@@ -55,6 +56,8 @@ struct Process {
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
     stop: bool,
+    /// The next switch takes over: nobody is served.
+    resting: bool,
 }
 
 /// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once all
@@ -101,11 +104,15 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         errands: OpenErrands::default(),
         deposits,
         left: LeftBehind::default(),
-        kept: KeptConnections::new(settings.successor),
+        kept: KeptConnections::new(settings.successor, settings.waits),
         stop: false,
+        resting: false,
     };
     while !process.stop {
-        process.turn()?;
+        match process.resting {
+            true => process.wait_for_supervisor()?,
+            false => process.turn()?,
+        }
     }
     process.close_all();
     Ok(())
@@ -178,6 +185,9 @@ impl Process {
                     },
                     _,
                 ) => self.kept.add_record(port, &record, condemned),
+                Received::Message(Tell::Rest, _) => self.rest()?,
+                Received::Message(Tell::Unrest, _) => self.unrest(),
+                Received::Message(Tell::GoOn, _) => self.take_over()?,
                 Received::Message(..) => {}
             }
         }
@@ -315,8 +325,9 @@ impl Process {
         }
         if let Some(listener) = &listener {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
-            let token = Token::Listener(id).encode();
-            epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
+            if !self.kept.waits() {
+                self.watch_listener(id, listener.as_fd())?;
+            }
         }
         let mtu = config.mtu;
         let known = self.kept.is_taking_over();
@@ -401,6 +412,10 @@ impl Process {
     }
 
     fn close_all(&mut self) {
+        if self.resting {
+            // They are the next switch's.
+            return;
+        }
         for port in self.ports.values_mut() {
             port.close(None, &self.workers);
         }

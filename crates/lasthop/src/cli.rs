@@ -11,6 +11,7 @@ mod order;
 mod show;
 mod tables;
 mod units;
+mod upgrade;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -20,8 +21,10 @@ use std::process::ExitCode;
 use api::v1::Problem;
 use clap::Parser;
 
+use crate::self_check::SelfCheck;
 use crate::supervisor::{self, RunArgs};
-use args::{Cli, Command, Run};
+pub(crate) use args::SELF_CHECK;
+use args::{Cli, Command, Run, Upgrade};
 use client::Client;
 
 /// Why a command did not do what it should.
@@ -90,6 +93,11 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(Run { config, .. }) => check(&config, &runtime_dir),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
+        Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
+        Command::SelfCheck => {
+            let said = SelfCheck::own().print();
+            said.map_err(|error| Failure::Failed(error.to_string()))
+        }
         other => ask(&runtime_dir, other),
     };
     match done {

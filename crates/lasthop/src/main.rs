@@ -1,7 +1,9 @@
 //! The binary `lasthop`: the command line, and with `run` the supervisor.
 
+mod admin;
 mod cli;
 mod log;
+mod self_check;
 mod supervisor;
 
 use std::process::ExitCode;

@@ -9,39 +9,45 @@
 //! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
 //!                sets the switch up, and guests go on
 //! driver dies    see [`drivers`]
+//! upgrade        see [`upgrade`]
 //! SIGTERM, SIGINT, SIGHUP   all are told to stop, sockets are removed, exit status 0
 //! we die         all get SIGKILL from the kernel
 //! ```
 
+mod admin;
+mod binaries;
+mod check;
 mod child;
 mod deposits;
 mod drivers;
+mod hand_over;
+mod lock;
 mod notify;
+mod running;
 mod sockets;
+mod start;
+mod upgrade;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use api::v1::{SwitchSpec, WantedState, Workers};
-use channel::keeping::MARKS;
 use channel::link;
 use channel::state::StateFile;
-use channel::supervision::{Ask, Poll, ProcessInfo, SwitchSettings, Tell};
-use control::engine::Saved;
-use control::wanted::API_SOCKET;
-use port::PortId;
+use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FlockOperation, MemfdFlags};
 
+use admin::Admin;
+use binaries::Binaries;
 use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use hand_over::{HandOver, Handed};
+use lock::Lock;
 use sockets::Sockets;
+use upgrade::Upgrade;
 
 /// How long the others may take to end by themselves.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
@@ -90,134 +96,36 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
 
 fn supervise(args: &RunArgs) -> Result<(), Refusal> {
     let signals = child::block_signals()?;
-    let wanted = control::config::load(&args.config, &args.runtime_dir)?;
-    let runtime_dir = prepare_dir(&args.runtime_dir)?;
-    let lock = Lock::take(&runtime_dir)?;
-    child::raise_descriptor_limit();
-    let mut sockets = Sockets::new(runtime_dir.clone());
-    let api = sockets.listen_for_owner(API_SOCKET)?;
-    for (at, port) in wanted.ports.iter().enumerate() {
-        if control::wanted::listens(port) {
-            let bound = sockets.listen(&port.socket);
-            bound.map_err(|error| {
-                let expected = "a path where a socket can be made";
-                let found = error.to_string();
-                control::config::port_error(&args.config, at, "socket", expected, &found)
-            })?;
-        }
-    }
-    sockets.settled();
-    let drivers = open_interfaces(&args.config, &wanted)?;
-    let settings = settings_of(&wanted.switch);
-    let state = StateFile::create()?;
-    Saved::initial(wanted).store(&state)?;
-    let mut supervisor = Supervisor {
-        runtime_dir,
-        sockets,
-        drivers,
-        api,
-        state,
-        counters: make_file("lasthop-counters", port::counters::SIZE)?,
-        marks: make_file("lasthop-marks", MARKS)?,
-        deposits: Deposits::default(),
-        settings,
-        control: Child::start(Kind::Control)?,
-        switch: Child::start(Kind::Switch)?,
-        started: Instant::now(),
-        ready: false,
-    };
+    let mut supervisor = start::start(args)?;
     supervisor.introduce_switch()?;
     supervisor.introduce_control()?;
     let done = supervisor.serve(&signals);
     supervisor.stop();
-    // The sockets go first: who gets the lock next finds none of them.
-    drop(supervisor);
-    drop(lock);
     Ok(done?)
 }
 
-/// Opens the interfaces of the configuration; the drivers are started when the switch asks for them.
-fn open_interfaces(config: &Path, wanted: &WantedState) -> Result<Drivers, Refusal> {
-    let mut drivers = Drivers::default();
-    let ports = (0..).map(PortId).zip(&wanted.ports);
-    let specs = ports.filter_map(|(id, port)| control::wanted::driver_of(port, id));
-    drivers.want(specs.collect()).map_err(|(name, found)| {
-        let at = wanted.ports.iter().position(|port| port.name == name);
-        let expected = "an interface that can be opened";
-        control::config::port_error(config, at.unwrap_or(0), "interface", expected, &found)
-    })?;
-    Ok(drivers)
+/// A process of the pair that serves, or of the one that is to take its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Who {
+    kind: Kind,
+    next: bool,
 }
 
-/// Makes the runtime directory; its absolute path.
-fn prepare_dir(dir: &Path) -> io::Result<PathBuf> {
-    let blame = |e: io::Error| {
-        let text = format!("the runtime directory {}: {e}", dir.display());
-        io::Error::new(e.kind(), text)
-    };
-    std::fs::create_dir_all(dir).map_err(blame)?;
-    dir.canonicalize().map_err(blame)
-}
-
-/// The lock that keeps a second Lasthop out of the directory.
-struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Lock {
-    fn take(dir: &Path) -> io::Result<Self> {
-        let path = dir.join("lasthop.lock");
-        loop {
-            // Who may connect to ports must not be able to take it.
-            let file = File::options()
-                .create(true)
-                .append(true)
-                .mode(0o600)
-                .open(&path)?;
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                let text = format!("another Lasthop runs in {}", dir.display());
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            // Who had it before may have removed the file after we opened it: then others make a new one.
-            let ours = file.metadata()?.ino();
-            if path.symlink_metadata().is_ok_and(|now| now.ino() == ours) {
-                return Ok(Self { path, _file: file });
-            }
-        }
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, size)?;
-    Ok(fd)
-}
-
-/// What the switch is to know of its table in the configuration.
-fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
-    SwitchSettings {
-        poll: match spec.poll {
-            api::v1::Poll::Adaptive => Poll::Adaptive,
-            api::v1::Poll::Always => Poll::Always,
-        },
-        successor: false,
-        workers: match spec.workers {
-            // The switch opens no paths, and so does not see a quota.
-            Workers::Auto => Some(datapath::workers::automatic()),
-            Workers::Count(count) => Some(count),
-        },
-    }
-}
+/// Control of the pair that serves.
+const CONTROL: Who = Who {
+    kind: Kind::Control,
+    next: false,
+};
+/// Its switch.
+const SWITCH: Who = Who {
+    kind: Kind::Switch,
+    next: false,
+};
 
 /// See the module.
 struct Supervisor {
+    /// What new processes are started from.
+    binaries: Binaries,
     runtime_dir: PathBuf,
     sockets: Sockets,
     drivers: Drivers,
@@ -234,6 +142,14 @@ struct Supervisor {
     started: Instant,
     /// Control has said that everything is in place.
     ready: bool,
+    admin: Admin,
+    upgrade: Option<Upgrade>,
+    /// The pair that is to take the place of control and switch.
+    next: Option<HandOver>,
+    /// What became of it.
+    handed: Option<Handed>,
+    /// The last that is dropped: who gets the lock next finds no sockets.
+    _lock: Lock,
 }
 
 impl Supervisor {
@@ -244,13 +160,17 @@ impl Supervisor {
         self.deposits.hand_over(&self.switch)
     }
 
-    /// Gives a new control process all it needs, and the switch a link to it.
     fn introduce_control(&mut self) -> io::Result<()> {
+        self.introduce(&self.control, &self.switch, false)
+    }
+
+    /// Gives a new control process all it needs, and the switch a link to it.
+    fn introduce(&self, control: &Child, switch: &Child, frozen: bool) -> io::Result<()> {
         let (switch_end, control_end) = link::pair()?;
-        self.switch
-            .tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
+        switch.tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
         let start = Tell::StartControl {
             runtime_dir: self.runtime_dir.display().to_string(),
+            frozen,
         };
         let fds = [
             control_end.as_fd(),
@@ -258,7 +178,7 @@ impl Supervisor {
             self.state.as_fd(),
             self.counters.as_fd(),
         ];
-        self.control.tell(&start, &fds)
+        control.tell(&start, &fds)
     }
 
     /// Waits and serves until a signal, or until control cannot even start.
@@ -268,48 +188,56 @@ impl Supervisor {
             if signal {
                 return Ok(());
             }
-            for kind in heard {
-                self.hear(kind, MESSAGES)?;
+            for who in heard {
+                self.hear(who, MESSAGES)?;
             }
-            self.restart_dead()?;
-            for answer in self.drivers.turn() {
+            self.turn_hand_over()?;
+            if self.next.is_none() {
+                self.restart_dead()?;
+            }
+            for answer in self.drivers.turn(&self.binaries) {
                 let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
-                self.reply(Kind::Switch, &answer.tell, &fds);
+                self.reply(SWITCH, &answer.tell, &fds);
             }
+            self.turn_upgrade();
         }
     }
 
     /// Follows up to `most` messages of a child: one that never stops must not keep us from the others.
-    fn hear(&mut self, kind: Kind, most: usize) -> io::Result<()> {
+    fn hear(&mut self, who: Who, most: usize) -> io::Result<()> {
         for _ in 0..most {
-            let Some((ask, fds)) = self.child(kind).hear() else {
+            let Some((ask, fds)) = self.child(who).and_then(Child::hear) else {
                 break;
             };
-            self.answer(kind, ask, fds)?;
+            self.answer(who, ask, fds)?;
         }
         Ok(())
     }
 
     /// Whether a signal came, and which children said something.
-    fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Kind>)> {
-        let mut sources: Vec<(Option<Kind>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
-        for child in [&self.control, &self.switch] {
-            sources.extend(child.link().map(|fd| (Some(child.kind()), fd)));
-            sources.extend(child.pidfd().map(|fd| (Some(child.kind()), fd)));
+    fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Who>)> {
+        let mut sources: Vec<(Option<Who>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
+        let serving = [(CONTROL, &self.control), (SWITCH, &self.switch)];
+        let next = self.next.iter().flat_map(HandOver::children);
+        for (who, child) in serving.into_iter().chain(next) {
+            sources.extend(child.link().map(|fd| (Some(who), fd)));
+            sources.extend(child.pidfd().map(|fd| (Some(who), fd)));
         }
         sources.extend(self.drivers.sources().map(|fd| (None, fd)));
+        sources.extend(self.upgrade_sources().map(|fd| (None, fd)));
         let mut fds: Vec<_> = sources
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
-        // Control cannot be started while there is no switch.
+        // Control cannot be started while there is no switch, and nobody is while a pair is to take over.
+        let alone = self.next.is_none();
         let control_due = self.control.restart_at().filter(|_| self.switch.is_alive());
-        let due = self
-            .switch
-            .restart_at()
-            .into_iter()
-            .chain(control_due)
+        let switch_due = self.switch.restart_at();
+        let restarts = switch_due.into_iter().chain(control_due);
+        let due = restarts
+            .filter(|_| alone)
             .chain(self.drivers.due())
+            .chain(self.upgrade_due())
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -326,25 +254,32 @@ impl Supervisor {
         let heard = sources.iter().zip(&fds);
         let heard = heard
             .filter(|(_, fd)| happened(fd))
-            .filter_map(|((kind, _), _)| *kind);
+            .filter_map(|((who, _), _)| *who);
         Ok((happened(&fds[0]), heard.collect()))
     }
 
-    /// Control or the switch.
-    fn child(&mut self, kind: Kind) -> &mut Child {
-        match kind {
-            Kind::Control => &mut self.control,
-            _ => &mut self.switch,
+    /// Control or the switch; nobody where there is no next pair.
+    fn child(&mut self, who: Who) -> Option<&mut Child> {
+        match who {
+            Who { kind, next: true } => self.next.as_mut().map(|next| next.child(kind)),
+            CONTROL => Some(&mut self.control),
+            _ => Some(&mut self.switch),
         }
     }
 
-    fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
-        if !kind.may_ask(&ask) {
-            tracing::error!("{kind} asks for what is not its own, and is ended");
-            self.child(kind).kill();
+    fn answer(&mut self, who: Who, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
+        if !who.kind.may_ask(&ask) {
+            tracing::error!("{} asks for what is not its own, and is ended", who.kind);
+            if let Some(child) = self.child(who) {
+                child.kill();
+            }
             return Ok(());
         }
         match ask {
+            Ask::Frozen | Ask::Rested { .. } | Ask::GoesOn { .. } => {
+                return self.hear_of_hand_over(who, &ask);
+            }
+            Ask::Ready if who.next => return self.hear_of_hand_over(who, &ask),
             Ask::Ready => {
                 self.control.prove();
                 self.switch.prove();
@@ -356,7 +291,7 @@ impl Supervisor {
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(kind, &Tell::Listening { path, error }, &fds);
+                self.reply(who, &Tell::Listening { path, error }, &fds);
             }
             Ask::Unlisten { path } => self.sockets.unlisten(&path),
             Ask::Dial { port, path } => {
@@ -369,22 +304,25 @@ impl Supervisor {
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(kind, &Tell::Dialed { port, path, error }, &fds);
+                self.reply(who, &Tell::Dialed { port, path, error }, &fds);
             }
             Ask::Processes => {
                 let processes = self.processes();
-                self.reply(kind, &Tell::Processes(processes), &[]);
+                self.reply(who, &Tell::Processes(processes), &[]);
             }
             Ask::Drivers(specs) => {
                 let error = self.drivers.want(specs).err();
-                self.reply(kind, &Tell::Drivers { error }, &[]);
+                self.reply(who, &Tell::Drivers { error }, &[]);
             }
             Ask::DriverStates => {
                 let states = self.drivers.states();
-                self.reply(kind, &Tell::DriverStates(states), &[]);
+                self.reply(who, &Tell::DriverStates(states), &[]);
             }
             // Of drivers, which `drivers` hears.
             Ask::Pong(_) | Ask::DriverEnds { .. } => {}
+            // Whose connections they are not.
+            Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. }
+                if !self.is_serving(who) => {}
             Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
             Ask::KeepRecord {
                 port,
@@ -396,10 +334,17 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Which of two switches has the connections.
+    fn is_serving(&self, who: Who) -> bool {
+        let next_serves = self.next.as_ref().is_some_and(HandOver::is_serving);
+        who.next == next_serves
+    }
+
     /// Answers; a child that is gone needs no answer.
-    fn reply(&mut self, kind: Kind, tell: &Tell, fds: &[BorrowedFd<'_>]) {
-        if let Err(error) = self.child(kind).tell(tell, fds) {
-            tracing::debug!("{kind} does not listen: {error}");
+    fn reply(&mut self, who: Who, tell: &Tell, fds: &[BorrowedFd<'_>]) {
+        let told = self.child(who).map(|child| child.tell(tell, fds));
+        if let Some(Err(error)) = told {
+            tracing::debug!("{} does not listen: {error}", who.kind);
         }
     }
 
@@ -438,13 +383,13 @@ impl Supervisor {
                 "{status} before everything was ready"
             )));
         }
-        if self.switch.restart_if_due() {
+        if self.switch.restart_if_due(&self.binaries) {
             // Control belongs to the switch that is gone; its successor sets the new one up.
             self.control.kill();
             let told = self.introduce_switch();
             self.switch.kill_unless(told);
         }
-        if self.switch.is_alive() && self.control.restart_if_due() {
+        if self.switch.is_alive() && self.control.restart_if_due(&self.binaries) {
             let told = self.introduce_control();
             self.control.kill_unless(told);
         }
@@ -456,7 +401,7 @@ impl Supervisor {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };
-        self.hear(Kind::Switch, usize::MAX)?;
+        self.hear(SWITCH, usize::MAX)?;
         self.deposits.blame(status, &self.marks);
         self.settings.successor = true;
         Ok(self.switch.reap())
@@ -464,6 +409,7 @@ impl Supervisor {
 
     /// Ends all and waits for them.
     fn stop(&mut self) {
+        self.drop_next();
         self.drivers.stop();
         for child in [&self.control, &self.switch] {
             // One that is gone need not be told.

@@ -169,13 +169,15 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`] and [`Tell::Thaw`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
     patience: Duration,
     /// It has told us to end, perhaps while we waited for something else.
     stop: bool,
+    /// Whether it wants us to change nothing.
+    frozen: bool,
 }
 
 impl SupervisorPeer {
@@ -189,6 +191,7 @@ impl SupervisorPeer {
             link,
             patience,
             stop: false,
+            frozen: false,
         })
     }
 
@@ -203,7 +206,7 @@ impl SupervisorPeer {
         let deadline = Instant::now() + self.patience;
         loop {
             let (tell, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
-            self.stop |= tell == Tell::Stop;
+            self.note(&tell);
             if let Some(answer) = wanted(tell, fds) {
                 return Ok(answer);
             }
@@ -285,13 +288,40 @@ impl SupervisorPeer {
         loop {
             match self.link.recv() {
                 Ok(Received::Nothing) => return,
-                Ok(Received::Message(tell, _)) => self.stop |= tell == Tell::Stop,
+                Ok(Received::Message(tell, _)) => self.note(&tell),
                 Ok(Received::Closed) | Err(_) => {
                     self.stop = true;
                     return;
                 }
             }
         }
+    }
+
+    fn note(&mut self, tell: &Tell) {
+        match tell {
+            Tell::Stop => self.stop = true,
+            Tell::Freeze => self.frozen = true,
+            Tell::Thaw => self.frozen = false,
+            _ => {}
+        }
+    }
+
+    /// Whether nothing is to be changed: another control is on its way, or serves still.
+    pub(super) fn wants_rest(&self) -> bool {
+        self.frozen
+    }
+
+    /// As the supervisor said at the start.
+    pub(super) fn start_frozen(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Nothing is changed any more.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn rested(&self) -> io::Result<()> {
+        self.link.send(&Ask::Frozen, &[])
     }
 
     /// Whether the supervisor wants us to end, or is gone.

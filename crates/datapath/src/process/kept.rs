@@ -1,9 +1,13 @@
-//! Taking over from a switch that died.
+//! Taking over from a switch that died, or that rests.
 //!
 //! ```text
-//! supervisor   what was kept: descriptors and records, by port
-//! control      adopts, adds the wanted ports: each claims its connection
-//!              publishes the program: all connections go on, those of unwanted ports end
+//!              after a death                                planned (see `hand_over`)
+//! supervisor   what was kept: descriptors and records
+//! control      adopts, adds the wanted ports:               likewise; none has a connection yet
+//!              each claims its connection
+//!              publishes the program: all connections       likewise
+//!              go on, those of unwanted ports end
+//! supervisor                                                what was kept, and that they may go on
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,10 +22,15 @@ use super::Process;
 use crate::attach::KeptConnection;
 use crate::culprit;
 
+/// How long a port whose frames fill all room for those that wait for control may keep the rest in its queue.
+const PATIENCE_MS: u64 = 500;
+
 /// What the supervisor has given and no port has claimed yet.
 #[derive(Debug)]
 pub(super) struct KeptConnections {
     taking_over: bool,
+    /// Until the supervisor says that they may go on.
+    waits: bool,
     files: BTreeMap<PortId, BTreeMap<u64, OwnedFd>>,
     whole: BTreeMap<PortId, KeptConnection>,
     /// Ports whose record makes no sense.
@@ -29,9 +38,10 @@ pub(super) struct KeptConnections {
 }
 
 impl KeptConnections {
-    pub(super) fn new(taking_over: bool) -> Self {
+    pub(super) fn new(taking_over: bool, waits: bool) -> Self {
         Self {
             taking_over,
+            waits,
             files: BTreeMap::new(),
             whole: BTreeMap::new(),
             refused: Vec::new(),
@@ -41,6 +51,16 @@ impl KeptConnections {
     /// Whether control has not said yet what is wanted of what there was before.
     pub(super) fn is_taking_over(&self) -> bool {
         self.taking_over
+    }
+
+    /// Whether the switch before this one runs still.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// It does not any more.
+    pub(super) fn wait_no_more(&mut self) {
+        self.waits = false;
     }
 
     pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<OwnedFd>) {
@@ -98,9 +118,13 @@ impl KeptConnections {
 impl Process {
     /// Everything is in place: the connections of before go on.
     pub(super) fn go_on(&mut self) {
-        if !self.kept.is_taking_over() {
+        if !self.kept.is_taking_over() || self.kept.waits() {
             return;
         }
+        // A guest whose frames were taken before its peer is back would lose them.
+        self.workers.rest();
+        self.workers
+            .each(|w| w.switch.be_patient(w.now(), PATIENCE_MS));
         for id in self.kept.finish() {
             if self
                 .ports
@@ -122,5 +146,6 @@ impl Process {
             // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
             self.pump(id);
         }
+        self.workers.unrest();
     }
 }

@@ -5,13 +5,16 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
 use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
+
+use super::binaries::Binaries;
+use super::running::Running;
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
@@ -43,16 +46,21 @@ impl Kind {
             | Ask::Unlisten { .. }
             | Ask::Processes
             | Ask::Drivers(_)
-            | Ask::DriverStates => Kind::Control,
-            Ask::Dial { .. } | Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => {
-                Kind::Switch
-            }
+            | Ask::DriverStates
+            | Ask::Frozen => Kind::Control,
+            Ask::Dial { .. }
+            | Ask::Keep { .. }
+            | Ask::KeepRecord { .. }
+            | Ask::Forget { .. }
+            | Ask::Rested { .. }
+            | Ask::GoesOn { .. } => Kind::Switch,
             Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
         };
         self == asker
     }
 
-    fn binary(self) -> &'static str {
+    /// The name of its executable file.
+    pub(super) fn binary(self) -> &'static str {
         match self {
             Kind::Control => "lasthop-control",
             Kind::Switch => "lasthop-switch",
@@ -73,8 +81,7 @@ impl fmt::Display for Kind {
 
 /// A running process.
 struct Alive {
-    process: std::process::Child,
-    pidfd: OwnedFd,
+    process: Running,
     link: Link<Tell, Ask>,
     since: Instant,
     /// It has done what it is there for: however it dies, its start did not fail.
@@ -96,10 +103,10 @@ impl Child {
     ///
     /// # Errors
     /// Its binary is missing, or the system's refusal.
-    pub(super) fn start(kind: Kind) -> io::Result<Self> {
+    pub(super) fn start(kind: Kind, binaries: &Binaries) -> io::Result<Self> {
         Ok(Self {
             kind,
-            alive: Some(spawn(kind)?),
+            alive: Some(spawn(kind, binaries)?),
             restarts: 0,
             failures: 0,
             restart_at: None,
@@ -121,7 +128,7 @@ impl Child {
 
     /// Readable when it has died.
     pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.alive.as_ref().map(|a| a.pidfd.as_fd())
+        self.alive.as_ref().map(|a| a.process.as_fd())
     }
 
     /// When it is to be started again.
@@ -179,7 +186,7 @@ impl Child {
 
     /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
     pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
-        self.alive.as_mut()?.process.try_wait().ok()?
+        self.alive.as_mut()?.process.has_ended()
     }
 
     /// If it has died: notes when to start it again, and says how it died.
@@ -201,11 +208,11 @@ impl Child {
 
     /// Starts it again when it is time. `true` when that was done; when it cannot be started, it is tried
     /// again later.
-    pub(super) fn restart_if_due(&mut self) -> bool {
+    pub(super) fn restart_if_due(&mut self, binaries: &Binaries) -> bool {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
             return false;
         }
-        match spawn(self.kind) {
+        match spawn(self.kind, binaries) {
             Ok(alive) => {
                 self.restart_at = None;
                 self.alive = Some(alive);
@@ -230,27 +237,31 @@ impl Child {
     }
 
     /// Ends it now.
-    pub(super) fn kill(&mut self) {
-        if let Some(alive) = &mut self.alive {
-            let _ = alive.process.kill();
+    pub(super) fn kill(&self) {
+        if let Some(alive) = &self.alive {
+            alive.process.kill();
         }
     }
 
     /// Waits for its end, kills it at the deadline, and waits a moment more: who is killed may be held up in the system.
     /// `false` when it has not ended even then.
     pub(super) fn wait(&mut self, deadline: Instant) -> bool {
-        if self.ends_by(deadline) {
-            return true;
+        if !self.dies_by(deadline) {
+            self.kill();
+            if !self.dies_by(Instant::now() + DEATH) {
+                return false;
+            }
         }
-        self.kill();
-        self.ends_by(Instant::now() + DEATH)
+        self.alive = None;
+        true
     }
 
-    fn ends_by(&mut self, deadline: Instant) -> bool {
-        let Some(alive) = &mut self.alive else {
-            return true;
-        };
-        while matches!(alive.process.try_wait(), Ok(None)) {
+    /// Waits for its death; what it has said can be heard after it. `false` when it did not die in time.
+    pub(super) fn dies_by(&mut self, deadline: Instant) -> bool {
+        while self.has_died().is_none() {
+            let Some(alive) = &self.alive else {
+                return true;
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(left @ 1..) = i64::try_from(left.as_nanos()) else {
                 return false;
@@ -259,12 +270,17 @@ impl Child {
                 tv_sec: left / 1_000_000_000,
                 tv_nsec: left % 1_000_000_000,
             };
-            let mut ended = [PollFd::new(&alive.pidfd, PollFlags::IN)];
+            let mut ended = [PollFd::new(&alive.process, PollFlags::IN)];
             // Interrupted or not, the loop looks.
             let _ = rustix::event::poll(&mut ended, Some(&left));
         }
-        self.alive = None;
         true
+    }
+
+    /// It takes the place of one that did not fail.
+    pub(super) fn take_place_of(&mut self, before: &Self) {
+        self.restarts = before.restarts;
+        self.prove();
     }
 
     /// For `lasthop status`.
@@ -279,12 +295,10 @@ impl Child {
     }
 }
 
-fn spawn(kind: Kind) -> io::Result<Alive> {
+fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let (ours, theirs) = link::pair()?;
-    let mut binary = std::env::current_exe()?;
-    binary.set_file_name(kind.binary());
     let number = theirs.as_raw_fd();
-    let mut command = Command::new(&binary);
+    let mut command = binaries.command(kind);
     command
         .env(LINK_FD, CHILD_LINK.to_string())
         // It is not for them to say that all is ready.
@@ -295,19 +309,17 @@ fn spawn(kind: Kind) -> io::Result<Alive> {
     unsafe { command.pre_exec(move || prepare_child(number)) };
     let process = command
         .spawn()
-        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
-    watched(process, ours)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
+    watched(&process, ours)
 }
 
 /// A process that was started, with our end of its link.
-fn watched(process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
-    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+fn watched(process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
+    let process = Running::of(process)?;
     let link = Link::new(ours);
     link.set_nonblocking()?;
     Ok(Alive {
         process,
-        pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
         link,
         since: Instant::now(),
         proved: false,
@@ -379,7 +391,7 @@ impl Child {
     /// A process that does nothing, and its end of the link.
     pub(super) fn idle(kind: Kind) -> (Self, Link<Ask, Tell>) {
         let (ours, theirs) = link::pair().unwrap();
-        let mut command = Command::new("sleep");
+        let mut command = std::process::Command::new("sleep");
         command.arg("infinity");
         // SAFETY: the closure makes one system call.
         unsafe {
@@ -391,7 +403,7 @@ impl Child {
         }
         let child = Self {
             kind,
-            alive: Some(watched(command.spawn().unwrap(), ours).unwrap()),
+            alive: Some(watched(&command.spawn().unwrap(), ours).unwrap()),
             restarts: 0,
             failures: 0,
             restart_at: None,

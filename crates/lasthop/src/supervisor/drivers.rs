@@ -23,6 +23,7 @@ use channel::driving::{self, DriverSpec, DriverState};
 use channel::supervision::{ProcessInfo, Tell};
 use port::PortId;
 
+use super::binaries::Binaries;
 use super::child::Child;
 use driver::{Dial, Dialed, Driver};
 
@@ -144,11 +145,11 @@ impl Drivers {
     }
 
     /// Looks after all; answers for the switch.
-    pub(super) fn turn(&mut self) -> Vec<Dialed> {
+    pub(super) fn turn(&mut self, binaries: &Binaries) -> Vec<Dialed> {
         self.dying.retain_mut(|child| child.has_died().is_none());
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
-            driver.turn()
+            driver.turn(binaries)
         };
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.all.iter_mut().filter_map(turn));

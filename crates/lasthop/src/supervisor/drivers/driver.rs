@@ -11,6 +11,7 @@ use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::heart::{Due, Heart};
+use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 
 /// Messages of one driver in a row; an honest one has two to say.
@@ -144,12 +145,12 @@ impl Driver {
     }
 
     /// Looks after it; the answer to a dial, if there is one now.
-    pub(super) fn turn(&mut self) -> Option<Dialed> {
+    pub(super) fn turn(&mut self, binaries: &Binaries) -> Option<Dialed> {
         self.hear();
         self.reap();
         self.ping();
         self.dial.as_ref()?;
-        let connected = self.connect().transpose()?;
+        let connected = self.connect(binaries).transpose()?;
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
@@ -196,7 +197,7 @@ impl Driver {
 
     fn kill(&mut self) {
         self.doomed = true;
-        if let Some(child) = &mut self.child {
+        if let Some(child) = &self.child {
             child.kill();
         }
     }
@@ -235,7 +236,7 @@ impl Driver {
     }
 
     /// A connection to a new process; nothing while its time has not come.
-    fn connect(&mut self) -> Result<Option<OwnedFd>, String> {
+    fn connect(&mut self, binaries: &Binaries) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
             // Its connection is not the switch's any more, and it may have what a new interface is to be called.
             self.kill();
@@ -243,11 +244,12 @@ impl Driver {
         }
         self.ready_device()?;
         if let Some(child) = &mut self.child {
-            if !child.restart_if_due() {
+            if !child.restart_if_due(binaries) {
                 return Ok(None);
             }
         } else {
-            self.child = Some(Child::start(Kind::Driver).map_err(|e| e.to_string())?);
+            let started = Child::start(Kind::Driver, binaries);
+            self.child = Some(started.map_err(|e| e.to_string())?);
         }
         self.doomed = false;
         self.heart = Heart::new(Instant::now());

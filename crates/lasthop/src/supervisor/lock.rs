@@ -1,0 +1,47 @@
+//! Who runs in a directory.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+/// The lock that keeps a second Lasthop out of the directory.
+pub(super) struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Takes it, for as long as the value lives.
+    ///
+    /// # Errors
+    /// Somebody else has it, or the system's refusal.
+    pub(super) fn take(dir: &Path) -> io::Result<Self> {
+        let path = dir.join("lasthop.lock");
+        loop {
+            // Who may connect to ports must not be able to take it.
+            let file = File::options()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(&path)?;
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                let text = format!("another Lasthop runs in {}", dir.display());
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+            }
+            // Who had it before may have removed the file after we opened it: then others make a new one.
+            let ours = file.metadata()?.ino();
+            if path.symlink_metadata().is_ok_and(|now| now.ino() == ours) {
+                return Ok(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
