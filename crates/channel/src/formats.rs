@@ -19,10 +19,14 @@ pub struct Format {
 /// Formats by name.
 pub type Formats = BTreeMap<String, Format>;
 
+/// The record by which a supervisor takes the place of another.
+pub const SUPERVISOR: u32 = 1;
+
 /// Those of this build.
 #[must_use]
 pub fn formats() -> Formats {
     let all = [
+        ("supervisor", SUPERVISOR),
         // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
         ("supervision", 1),
         // `keeping::ConnectionRecord`, and the session's record in it.

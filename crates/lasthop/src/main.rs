@@ -9,5 +9,5 @@ mod supervisor;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::main()
+    supervisor::resume().unwrap_or_else(cli::main)
 }

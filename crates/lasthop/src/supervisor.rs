@@ -23,11 +23,13 @@ mod drivers;
 mod hand_over;
 mod lock;
 mod notify;
+mod replace;
 mod running;
 mod sockets;
 mod start;
 mod upgrade;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -83,25 +85,51 @@ impl From<control::config::ConfigError> for Refusal {
 }
 
 /// Runs everything in the foreground until told to end.
-pub(crate) fn run(args: RunArgs) -> ExitCode {
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
     crate::log::start();
-    match supervise(&args) {
+    supervise(|| start_anew(args))
+}
+
+/// Goes on where another supervisor was in this process, if there was one.
+pub(crate) fn resume() -> Option<ExitCode> {
+    std::env::var_os(replace::RESUME)?;
+    crate::log::start();
+    Some(supervise(|| {
+        let resumed = replace::resume();
+        resumed.map_err(|text| Refusal { status: 1, text })
+    }))
+}
+
+/// Whether this build understands what a running supervisor would leave to it.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn understand(record: &File) -> Result<(), String> {
+    replace::load(record).map(drop)
+}
+
+fn start_anew(args: &RunArgs) -> Result<Supervisor, Refusal> {
+    let mut supervisor = start::start(args)?;
+    supervisor.introduce_switch()?;
+    supervisor.introduce_control()?;
+    Ok(supervisor)
+}
+
+fn supervise(start: impl FnOnce() -> Result<Supervisor, Refusal>) -> ExitCode {
+    let supervised = || {
+        let signals = child::block_signals()?;
+        let mut supervisor = start()?;
+        let done = supervisor.serve(&signals);
+        supervisor.stop();
+        Ok::<_, Refusal>(done?)
+    };
+    match supervised() {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => {
             drop(writeln!(io::stderr(), "lasthop: {}", refusal.text));
             ExitCode::from(refusal.status)
         }
     }
-}
-
-fn supervise(args: &RunArgs) -> Result<(), Refusal> {
-    let signals = child::block_signals()?;
-    let mut supervisor = start::start(args)?;
-    supervisor.introduce_switch()?;
-    supervisor.introduce_control()?;
-    let done = supervisor.serve(&signals);
-    supervisor.stop();
-    Ok(done?)
 }
 
 /// A process of the pair that serves, or of the one that is to take its place.
@@ -149,7 +177,7 @@ struct Supervisor {
     /// What became of it.
     handed: Option<Handed>,
     /// The last that is dropped: who gets the lock next finds no sockets.
-    _lock: Lock,
+    lock: Lock,
 }
 
 impl Supervisor {

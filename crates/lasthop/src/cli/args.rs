@@ -50,7 +50,11 @@ pub(super) enum Command {
     Upgrade(Upgrade),
     /// Say which version this is, and what it understands of others: a running Lasthop asks before an upgrade
     #[command(name = SELF_CHECK, hide = true)]
-    SelfCheck,
+    SelfCheck {
+        /// Standard input is the record of a supervisor
+        #[arg(long)]
+        record: bool,
+    },
     /// Print a script that completes these commands in a shell
     Completions {
         /// The shell

@@ -37,7 +37,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         // These do not use the API: they are done before anything gets here.
         Command::Run(_)
         | Command::Upgrade(_)
-        | Command::SelfCheck
+        | Command::SelfCheck { .. }
         | Command::Completions { .. }
         | Command::Man { .. } => Ok(()),
     }

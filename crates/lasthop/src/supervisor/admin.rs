@@ -19,6 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Client(UnixStream);
 
 impl Client {
+    /// One that the supervisor before this one has heard.
+    pub(super) fn of(socket: OwnedFd) -> Self {
+        Self(socket.into())
+    }
+
     /// Says something to it. One that does not listen hears nothing.
     pub(super) fn say(&self, answer: &Answer) {
         let Ok(mut line) = serde_json::to_vec(answer) else {
@@ -26,6 +31,12 @@ impl Client {
         };
         line.push(b'\n');
         let _ = (&self.0).write_all(&line);
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,9 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 
 use super::child::Kind;
+use super::replace::{Giving, PassedBinaries, Taking};
+
+const SUPERVISOR: &str = "lasthop";
 
 /// One of them.
 struct Binary {
@@ -47,12 +50,52 @@ impl Binaries {
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let dir = dir.canonicalize().map_err(|e| about(dir, &e))?;
         Ok(Self {
-            supervisor: Binary::open(&dir, "lasthop")?,
+            supervisor: Binary::open(&dir, SUPERVISOR)?,
             control: Binary::open(&dir, Kind::Control.binary())?,
             switch: Binary::open(&dir, Kind::Switch.binary())?,
             driver: Binary::open(&dir, Kind::Driver.binary())?,
             dir,
         })
+    }
+
+    /// For the supervisor that takes the place of this one.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedBinaries {
+        PassedBinaries {
+            dir: self.dir.display().to_string(),
+            files: self.all().map(|binary| giving.give(binary.file.as_fd())),
+        }
+    }
+
+    /// Those that the supervisor before this one has opened.
+    ///
+    /// # Errors
+    /// One is not there.
+    pub(super) fn take(from: PassedBinaries, fds: &mut Taking) -> Result<Self, String> {
+        let dir = PathBuf::from(from.dir);
+        let [supervisor, control, switch, driver] = from.files;
+        let mut take = |place, name| {
+            let path = dir.join(name);
+            Ok::<_, String>(Binary {
+                path,
+                file: fds.take(place)?,
+            })
+        };
+        Ok(Self {
+            supervisor: take(supervisor, SUPERVISOR)?,
+            control: take(control, Kind::Control.binary())?,
+            switch: take(switch, Kind::Switch.binary())?,
+            driver: take(driver, Kind::Driver.binary())?,
+            dir,
+        })
+    }
+
+    /// The file of the supervisor.
+    pub(super) fn supervisor(&self) -> BorrowedFd<'_> {
+        self.supervisor.file.as_fd()
+    }
+
+    fn all(&self) -> [&Binary; 4] {
+        [&self.supervisor, &self.control, &self.switch, &self.driver]
     }
 
     /// Where they are, or were.
@@ -72,8 +115,7 @@ impl Binaries {
 
     /// All of them, the supervisor's first.
     pub(super) fn commands(&self) -> [Command; 4] {
-        let all = [&self.supervisor, &self.control, &self.switch, &self.driver];
-        all.map(Binary::command)
+        self.all().map(Binary::command)
     }
 
     /// Whether only root, or who runs this, can have made them what they are.
@@ -81,7 +123,7 @@ impl Binaries {
     /// # Errors
     /// The first that somebody else could have made or changed.
     pub(super) fn are_trusted(&self) -> Result<(), String> {
-        for binary in [&self.supervisor, &self.control, &self.switch, &self.driver] {
+        for binary in self.all() {
             let file = binary.file.try_clone().map(File::from);
             let metadata = file.and_then(|file| file.metadata());
             let metadata = metadata.map_err(|e| about(&binary.path, &e).to_string())?;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use channel::formats;
 
 use super::binaries::Binaries;
 use super::running::Running;
+use crate::cli;
 use crate::self_check::{ARGUMENT, SelfCheck};
 
 /// How long all of them may take. They start, give up their rights, and say a line.
@@ -38,16 +39,22 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Starts the binaries, all at once.
+    /// Starts the binaries, all at once. `record`: what the new supervisor would be given.
     ///
     /// # Errors
     /// The first that cannot be started.
-    pub(super) fn start(binaries: &Binaries) -> Result<Self, String> {
+    pub(super) fn start(binaries: &Binaries, record: OwnedFd) -> Result<Self, String> {
+        let mut record = Some(record);
         let mut check = Self {
             all: Vec::new(),
             deadline: Instant::now() + PATIENCE,
         };
-        for (name, command) in NAMES.into_iter().zip(binaries.commands()) {
+        for (name, mut command) in NAMES.into_iter().zip(binaries.commands()) {
+            match record.take() {
+                // The first is the supervisor.
+                Some(record) => command.args([cli::SELF_CHECK, "--record"]).stdin(record),
+                None => command.arg(ARGUMENT).stdin(Stdio::null()),
+            };
             let checked = ask(name, command).map_err(|e| format!("{name} does not start: {e}"))?;
             check.all.push(checked);
         }
@@ -119,17 +126,12 @@ impl Checked {
 }
 
 fn ask(name: &'static str, mut command: Command) -> std::io::Result<Checked> {
-    let argument = match name {
-        "lasthop" => crate::cli::SELF_CHECK,
-        _ => ARGUMENT,
-    };
     let mut child = command
-        .arg(argument)
         .env_remove(super::notify::SOCKET)
-        .stdin(Stdio::null())
+        .env_remove(super::replace::RESUME)
         .stdout(Stdio::piped())
         .spawn()?;
-    let answer = child.stdout.take().map(std::os::fd::OwnedFd::from);
+    let answer = child.stdout.take().map(OwnedFd::from);
     let answer = File::from(answer.ok_or(std::io::ErrorKind::BrokenPipe)?);
     // A process that it leaves behind must not hold us up.
     rustix::io::ioctl_fionbio(&answer, true)?;

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use super::binaries::Binaries;
+use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
 use super::running::Running;
 
 /// The number under which a child finds its link.
@@ -283,6 +284,46 @@ impl Child {
         self.prove();
     }
 
+    /// For the supervisor that takes the place of this one.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedChild {
+        let alive = self.alive.as_ref().map(|alive| PassedProcess {
+            pid: alive.process.id(),
+            link: giving.give(alive.link.as_fd()),
+            uptime_ms: alive.since.elapsed().as_millis() as u64,
+            proved: alive.proved,
+        });
+        PassedChild {
+            restarts: self.restarts,
+            alive,
+        }
+    }
+
+    /// One that the supervisor before this one has started.
+    ///
+    /// # Errors
+    /// It is none of our processes.
+    pub(super) fn take(kind: Kind, from: PassedChild, fds: &mut Taking) -> Result<Self, String> {
+        let take = |passed: PassedProcess| -> Result<Alive, String> {
+            let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
+            let now = Instant::now();
+            let uptime = Duration::from_millis(passed.uptime_ms);
+            Ok(Alive {
+                process,
+                link: Link::new(fds.take(passed.link)?),
+                since: now.checked_sub(uptime).unwrap_or(now),
+                proved: passed.proved,
+            })
+        };
+        let alive = from.alive.map(take).transpose()?;
+        Ok(Self {
+            kind,
+            restart_at: alive.is_none().then(Instant::now),
+            alive,
+            restarts: from.restarts,
+            failures: 0,
+        })
+    }
+
     /// For `lasthop status`.
     pub(super) fn info(&self) -> ProcessInfo {
         let alive = self.alive.as_ref();
@@ -303,6 +344,7 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
         .env(LINK_FD, CHILD_LINK.to_string())
         // It is not for them to say that all is ready.
         .env_remove(super::notify::SOCKET)
+        .env_remove(replace::RESUME)
         .stdin(Stdio::null())
         .process_group(0);
     // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.

@@ -15,6 +15,7 @@ use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
 
 use super::child::Child;
+use super::replace::{Giving, PassedDeposit, Taking};
 
 /// Deaths in a row that a connection is allowed to be the cause of.
 const DEATHS: u32 = 3;
@@ -135,6 +136,42 @@ impl Deposits {
                 "the switch died while it served this port"
             );
         }
+    }
+
+    /// For the supervisor that takes the place of this one. Who is to blame for what, it does not hear.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Vec<PassedDeposit> {
+        let pass = |(port, deposit): (&PortId, &'a Deposit)| {
+            let fds = deposit.fds.iter();
+            PassedDeposit {
+                port: *port,
+                fds: fds.map(|(n, fd)| (*n, giving.give(fd.as_fd()))).collect(),
+                record: deposit.record.clone(),
+            }
+        };
+        self.ports.iter().map(pass).collect()
+    }
+
+    /// What the supervisor before this one has kept.
+    ///
+    /// # Errors
+    /// A descriptor is not there.
+    pub(super) fn take(from: Vec<PassedDeposit>, fds: &mut Taking) -> Result<Self, String> {
+        let mut deposits = Self::default();
+        for PassedDeposit {
+            port,
+            fds: kept,
+            record,
+        } in from
+        {
+            let numbers: Vec<u64> = kept.iter().map(|(number, _)| *number).collect();
+            for (number, place) in kept {
+                deposits.keep(port, number, vec![fds.take(place)?]);
+            }
+            if let Some(record) = record {
+                deposits.record(port, record, &numbers);
+            }
+        }
+        Ok(deposits)
     }
 
     /// Gives everything to a new switch.

@@ -25,6 +25,7 @@ use port::PortId;
 
 use super::binaries::Binaries;
 use super::child::Child;
+use super::replace::{Giving, PassedDriver, Taking};
 use driver::{Dial, Dialed, Driver};
 
 /// How long the end of processes is waited for that were told to end, or killed.
@@ -109,6 +110,27 @@ impl Drivers {
         if let Err(error) = driver.change(spec) {
             tracing::error!("a change could not be taken back: {error}");
         }
+    }
+
+    /// For the supervisor that takes the place of this one.
+    ///
+    /// # Errors
+    /// The first that cannot be passed on.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Result<Vec<PassedDriver>, String> {
+        let all = self.all.iter();
+        all.map(|driver| driver.pass(giving)).collect()
+    }
+
+    /// Those of the supervisor before this one.
+    ///
+    /// # Errors
+    /// Something of one is not there.
+    pub(super) fn take(from: Vec<PassedDriver>, fds: &mut Taking) -> Result<Self, String> {
+        let all = from.into_iter().map(|driver| Driver::take(driver, fds));
+        Ok(Self {
+            all: all.collect::<Result<_, _>>()?,
+            ..Self::default()
+        })
     }
 
     /// Parts with drivers. Their interfaces are free for others when this returns, unless a process does not die.

@@ -25,7 +25,11 @@ impl Running {
         Self::with_pid(child.id())
     }
 
-    fn with_pid(pid: u32) -> io::Result<Self> {
+    /// The child with this process id.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn with_pid(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {

@@ -58,7 +58,7 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
         upgrade: None,
         next: None,
         handed: None,
-        _lock: lock,
+        lock,
     })
 }
 

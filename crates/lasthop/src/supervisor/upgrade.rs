@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! check       the new binaries start, agree with each other and with what runs; else nothing is touched
+//! replace     this process becomes the new supervisor, see [`super::replace`]
 //! hand over   control and switch, see [`super::hand_over`]
-//! drivers     one after the other; their interfaces are ours and stay
 //! ```
+//!
+//! Whatever fails, the supervisor becomes the old one again, and the old control and switch go on. Drivers go on as they
+//! are; the next process for an interface is one of the new version.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,12 +18,15 @@ use super::admin::Client;
 use super::binaries::Binaries;
 use super::check::Check;
 use super::hand_over::{HandOver, Handed};
+use super::replace::{Giving, PassedUpgrade, Taking};
 use crate::admin::{Answer, Report, Request};
 use crate::self_check::SelfCheck;
 
 /// How far it is.
 enum Stage {
     Checking(Check),
+    /// The supervisor is a new one; or the old one again, with the reason.
+    Replaced(Option<String>),
     HandingOver,
 }
 
@@ -33,32 +39,47 @@ pub(super) struct Upgrade {
 }
 
 impl Upgrade {
-    /// Opens the new binaries and has them check themselves.
-    fn begin(client: Client, dir: &Path) -> Result<Self, (Client, String)> {
-        let begun = Binaries::open(dir).map_err(|e| e.to_string());
-        let begun = begun.and_then(|new| {
-            new.are_trusted()?;
-            Ok((Check::start(&new)?, new))
-        });
-        match begun {
-            Err(reason) => Err((client, reason)),
-            Ok((check, new)) => Ok(Self {
-                client,
-                new,
-                stage: Stage::Checking(check),
-                report: Report {
-                    from: SelfCheck::own().version,
-                    ..Report::default()
-                },
-            }),
-        }
-    }
-
     fn check(&self) -> Option<&Check> {
         match &self.stage {
             Stage::Checking(check) => Some(check),
-            Stage::HandingOver => None,
+            Stage::Replaced(_) | Stage::HandingOver => None,
         }
+    }
+
+    /// What it is to.
+    pub(super) fn new_binaries(&self) -> &Binaries {
+        &self.new
+    }
+
+    /// For the supervisor that takes the place of this one, or gets it back.
+    pub(super) fn pass<'a>(
+        &'a self,
+        failed: Option<String>,
+        giving: &mut Giving<'a>,
+    ) -> PassedUpgrade {
+        PassedUpgrade {
+            client: giving.give(self.client.as_fd()),
+            new: self.new.pass(giving),
+            report: self.report.clone(),
+            failed,
+        }
+    }
+
+    /// The one that the supervisor before this one was about. `failed`: why that one could not go on.
+    ///
+    /// # Errors
+    /// A descriptor is not there.
+    pub(super) fn take(
+        from: PassedUpgrade,
+        failed: Option<String>,
+        fds: &mut Taking,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            client: Client::of(fds.take(from.client)?),
+            new: Binaries::take(from.new, fds)?,
+            stage: Stage::Replaced(failed.or(from.failed)),
+            report: from.report,
+        })
     }
 }
 
@@ -72,13 +93,13 @@ impl Supervisor {
 
     /// When there is, at the latest.
     pub(super) fn upgrade_due(&self) -> Option<Instant> {
-        let check = self.upgrade.as_ref().and_then(Upgrade::check);
-        let all = [
-            self.admin.due(),
-            check.map(Check::due),
-            self.next.as_ref().map(HandOver::due),
-        ];
-        all.into_iter().flatten().min()
+        let step = match self.upgrade.as_ref().map(|upgrade| &upgrade.stage) {
+            Some(Stage::Checking(check)) => Some(check.due()),
+            Some(Stage::Replaced(_)) => Some(Instant::now()),
+            Some(Stage::HandingOver) => self.next.as_ref().map(HandOver::due),
+            None => None,
+        };
+        step.into_iter().chain(self.admin.due()).min()
     }
 
     /// Hears administrators, and goes on with what they asked for.
@@ -88,17 +109,28 @@ impl Supervisor {
             let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
             self.begin_upgrade(client, &dir);
         }
-        match self.upgrade.as_mut().map(|upgrade| &mut upgrade.stage) {
-            Some(Stage::Checking(check)) => {
-                let checked = check.turn();
-                self.checked(checked);
+        if let Some(upgrade) = self.upgrade.take() {
+            self.upgrade = self.go_on_with(upgrade);
+        }
+    }
+
+    /// The next step, if it is time; the upgrade, if it is not over.
+    fn go_on_with(&mut self, mut upgrade: Upgrade) -> Option<Upgrade> {
+        match &mut upgrade.stage {
+            Stage::Checking(check) => match check.turn() {
+                Ok(None) => Some(upgrade),
+                Ok(Some(new)) => self.replace_supervisor(upgrade, new.version),
+                Err(reason) => refuse(&upgrade.client, reason),
+            },
+            Stage::Replaced(None) => self.hand_over(upgrade),
+            Stage::Replaced(Some(reason)) => {
+                let reason = std::mem::take(reason);
+                roll_back(&upgrade.client, reason)
             }
-            Some(Stage::HandingOver) => {
-                if let Some(handed) = self.handed.take() {
-                    self.handed_over(handed);
-                }
-            }
-            None => {}
+            Stage::HandingOver => match self.handed.take() {
+                None => Some(upgrade),
+                Some(handed) => self.handed_over(upgrade, handed),
+            },
         }
     }
 
@@ -114,63 +146,87 @@ impl Supervisor {
             return client.say(&Answer::Refused(reason.to_owned()));
         }
         tracing::info!("upgrade to the binaries in {}", dir.display());
-        match Upgrade::begin(client, dir) {
-            Ok(upgrade) => self.upgrade = Some(upgrade),
-            Err((client, reason)) => refuse(&client, reason),
+        match self.check_binaries(dir) {
+            Err(reason) => drop(refuse(&client, reason)),
+            Ok((new, check)) => {
+                let from = SelfCheck::own().version;
+                self.upgrade = Some(Upgrade {
+                    client,
+                    new,
+                    stage: Stage::Checking(check),
+                    report: Report {
+                        from,
+                        ..Report::default()
+                    },
+                });
+            }
         }
     }
 
-    fn checked(&mut self, checked: Result<Option<SelfCheck>, String>) {
-        let version = match checked {
-            Ok(None) => return,
-            Ok(Some(SelfCheck { version, .. })) => version,
-            Err(reason) => {
-                if let Some(upgrade) = self.upgrade.take() {
-                    refuse(&upgrade.client, reason);
-                }
-                return;
-            }
-        };
-        let Some(mut upgrade) = self.upgrade.take() else {
-            return;
-        };
-        upgrade.client.say(&Answer::Doing(format!(
-            "version {version} passed its self-check"
-        )));
+    /// Opens the new binaries and has them check themselves.
+    fn check_binaries(&self, dir: &Path) -> Result<(Binaries, Check), String> {
+        let new = Binaries::open(dir).map_err(|e| e.to_string())?;
+        new.are_trusted()?;
+        let check = Check::start(&new, self.trial_record()?)?;
+        Ok((new, check))
+    }
+
+    fn replace_supervisor(&mut self, mut upgrade: Upgrade, version: String) -> Option<Upgrade> {
+        let passed = format!("version {version} passed its self-check");
+        upgrade.client.say(&Answer::Doing(passed));
         upgrade.report.to = version;
+        match self.become_another(&upgrade, None) {
+            Ok(()) => Some(upgrade),
+            Err(reason) => refuse(&upgrade.client, reason),
+        }
+    }
+
+    fn hand_over(&mut self, mut upgrade: Upgrade) -> Option<Upgrade> {
+        let replaced = "the supervisor was replaced".to_owned();
+        upgrade.client.say(&Answer::Doing(replaced));
         upgrade.stage = Stage::HandingOver;
         match self.begin_hand_over(&upgrade.new) {
-            Ok(()) => self.upgrade = Some(upgrade),
-            Err(error) => roll_back(&upgrade.client, error.to_string()),
+            Ok(()) => Some(upgrade),
+            Err(error) => self.go_back(upgrade, error.to_string()),
         }
     }
 
-    fn handed_over(&mut self, handed: Handed) {
-        let Some(mut upgrade) = self.upgrade.take() else {
-            return;
-        };
-        match handed {
-            Handed::Failed(reason) => roll_back(&upgrade.client, reason),
+    fn handed_over(&mut self, mut upgrade: Upgrade, handed: Handed) -> Option<Upgrade> {
+        let (gap_ms, connections) = match handed {
+            Handed::Failed(reason) => return self.go_back(upgrade, reason),
             Handed::Done {
                 gap_ms,
                 connections,
-            } => {
-                (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
-                self.binaries = upgrade.new;
-                let version = &upgrade.report.to;
-                tracing::info!(version, gap_ms, connections, "upgraded");
-                upgrade.client.say(&Answer::Upgraded(upgrade.report));
-            }
-        }
+            } => (gap_ms, connections),
+        };
+        (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
+        self.binaries = upgrade.new;
+        let version = &upgrade.report.to;
+        tracing::info!(version, gap_ms, connections, "upgraded");
+        upgrade.client.say(&Answer::Upgraded(upgrade.report));
+        None
+    }
+
+    /// The old control and switch go on, and so does the old supervisor.
+    fn go_back(&mut self, upgrade: Upgrade, reason: String) -> Option<Upgrade> {
+        let Err(error) = self.become_another(&upgrade, Some(reason.clone())) else {
+            return Some(upgrade);
+        };
+        roll_back(
+            &upgrade.client,
+            format!("{reason}; the supervisor stays the new one: {error}"),
+        )
     }
 }
 
-fn refuse(client: &Client, reason: String) {
+fn refuse(client: &Client, reason: String) -> Option<Upgrade> {
     tracing::warn!("no upgrade: {reason}");
     client.say(&Answer::Refused(reason));
+    None
 }
 
-fn roll_back(client: &Client, reason: String) {
+fn roll_back(client: &Client, reason: String) -> Option<Upgrade> {
     tracing::error!("the upgrade was rolled back: {reason}");
     client.say(&Answer::RolledBack(reason));
+    None
 }

@@ -1,5 +1,7 @@
 //! One driver: its interface, its process, and the dial of the switch that waits for it.
 
+mod passing;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
