@@ -7,9 +7,11 @@
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
-use running::{Place, Running, eventually, port};
+use running::{Place, Running, eventually, port, signal};
 use rustix::process::Signal;
 use serde_json::Value;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
@@ -44,6 +46,21 @@ fn under_traffic<T>(
     guest_config: GuestConfig,
     during: impl FnOnce(&dyn Fn()) -> T,
 ) -> T {
+    let (result, seen) = talking(place, guest_config, during);
+    for (stream, sent, checker) in &seen {
+        let clean = checker.is_clean(*stream, *sent);
+        assert!(clean, "{sent} were sent: {checker:?}");
+    }
+    result
+}
+
+/// Two guests that talk to each other for as long as a closure runs: for each direction its stream, what was sent, and
+/// what came.
+fn talking<T>(
+    place: &Place,
+    guest_config: GuestConfig,
+    during: impl FnOnce(&dyn Fn()) -> T,
+) -> (T, [(u16, u64, SequenceChecker); 2]) {
     let mut guests = [1, 2].map(|n| guest(place, n, guest_config.clone()));
     let received = [AtomicU64::new(0), AtomicU64::new(0)];
     let stop = AtomicBool::new(false);
@@ -57,26 +74,30 @@ fn under_traffic<T>(
                 (0..2).all(|n| received[n].load(SeqCst) > before[n] + 2 * WINDOW)
             });
         };
+        // Also when something is not as it should be: the threads would be waited for.
+        let stopping = Stop(&stop);
         more();
         let result = during(&more);
         more();
-        stop.store(true, SeqCst);
+        drop(stopping);
         (result, [first.join().unwrap(), second.join().unwrap()])
     });
-    let sent = seen.each_ref().map(|(sent, _)| *sent);
-    for (stream, (_, checker)) in [2u16, 1].into_iter().zip(&seen) {
-        let sent = sent[usize::from(stream) - 1];
-        assert!(
-            checker.is_clean(stream, sent),
-            "{sent} were sent: {checker:?}"
-        );
-    }
-    println!("{} frames", sent[0] + sent[1]);
     for guest in &mut guests {
         guest.wait_link().expect("the same connection");
         guest.disconnect().expect("a good end");
     }
-    result
+    let [(from_a, at_a), (from_b, at_b)] = seen;
+    println!("{} frames", from_a + from_b);
+    (result, [(1, from_a, at_b), (2, from_b, at_a)])
+}
+
+/// Tells the guests to stop.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// Sends numbered frames to `peer`, as many as there is room for, and checks what comes from there. `received`: what this
@@ -109,7 +130,7 @@ fn talk(
         own.store(checker.received, SeqCst);
         if stopped && checker.received == before {
             quiet += 1;
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
     (seq, checker)
@@ -124,6 +145,67 @@ fn drops(lasthop: &Running) -> u64 {
         drops.map(|n| n.as_u64().unwrap()).sum::<u64>()
     };
     ports.map(of_port).sum()
+}
+
+/// Where the binaries of this build are.
+fn built() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
+}
+
+/// A directory with binaries that claim to be another version. `faults`: what is wrong with which; see
+/// `examples/faulty.rs`.
+fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
+    let dir = place.path(name);
+    std::fs::create_dir(&dir).unwrap();
+    let real = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap();
+    std::os::unix::fs::symlink(real, dir.join("real")).unwrap();
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        let copied = std::fs::copy(real.join("examples/faulty"), dir.join(name));
+        copied.expect("`cargo test` without `--test`, or `cargo build --example faulty`");
+    }
+    for (name, fault) in faults {
+        std::fs::write(dir.join(format!("{name}.fault")), fault).unwrap();
+    }
+    dir
+}
+
+/// A directory with copies of the binaries.
+fn copies(place: &Place, name: &str) -> PathBuf {
+    let dir = place.path(name);
+    std::fs::create_dir(&dir).unwrap();
+    let real = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap();
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        std::fs::copy(real.join(name), dir.join(name)).unwrap();
+    }
+    dir
+}
+
+/// Asks for an upgrade that is not done: exit status and complaint.
+fn fails(lasthop: &Running, to: &Path) -> (Option<i32>, String) {
+    let output = lasthop.cli(&format!("upgrade --to {}", to.display()));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), complaint)
+}
+
+/// The file that a process was started from.
+fn file_of(pid: i32) -> PathBuf {
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()
+}
+
+/// Those of the supervisor, control and the switch.
+fn files(lasthop: &Running) -> Vec<PathBuf> {
+    let all = ["supervisor", "control", "switch"].into_iter();
+    all.map(|name| file_of(lasthop.pid(name))).collect()
 }
 
 fn pids(lasthop: &Running) -> [i32; 2] {
@@ -189,4 +271,194 @@ fn packed_queues_in_order_with_three_workers() {
         3,
         GuestConfig::default().packed().in_order(),
     );
+}
+
+#[test]
+fn a_version_that_cannot_be_is_refused_and_nothing_is_touched() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let before = (pids(&lasthop), files(&lasthop));
+    let cases = [
+        (
+            "lasthop-control",
+            "check",
+            "lasthop-control failed its self-check",
+        ),
+        ("lasthop", "check", "lasthop failed its self-check"),
+        (
+            "lasthop-driver",
+            "version",
+            "lasthop-driver is not of the same version as the others",
+        ),
+        (
+            "lasthop-switch",
+            "hang",
+            "lasthop-switch did not finish its self-check in time",
+        ),
+    ];
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
+            let dir = version(&place, &at.to_string(), &[(name, fault)]);
+            let (status, complaint) = fails(&lasthop, &dir);
+            assert_eq!(status, Some(2), "{complaint}");
+            assert!(complaint.contains(expected), "{complaint}");
+            more();
+        }
+        let all = [
+            "lasthop",
+            "lasthop-control",
+            "lasthop-switch",
+            "lasthop-driver",
+        ];
+        let dir = version(&place, "format", &all.map(|name| (name, "format")));
+        let (_, complaint) = fails(&lasthop, &dir);
+        assert!(
+            complaint.contains("state has version 1 in the old one and 9 in the new one"),
+            "{complaint}"
+        );
+        let (_, complaint) = fails(&lasthop, &place.path("nowhere"));
+        assert!(complaint.contains("nowhere: No such file"), "{complaint}");
+    });
+    assert_eq!((pids(&lasthop), files(&lasthop)), before);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_version_that_fails_is_rolled_back() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let before = (pids(&lasthop), files(&lasthop));
+    let cases = [
+        ("lasthop-control", "crash", "the new control ended"),
+        ("lasthop-switch", "crash", "the new switch ended"),
+        ("lasthop", "back", "it does not feel like it"),
+    ];
+    under_traffic(&place, GuestConfig::default().packed(), |more| {
+        for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
+            let dir = version(&place, &at.to_string(), &[(name, fault)]);
+            let (status, complaint) = fails(&lasthop, &dir);
+            assert_eq!(status, Some(1), "{complaint}");
+            let rolled_back = complaint.contains("rolled back: ") && complaint.contains(expected);
+            assert!(rolled_back, "{complaint}");
+            more();
+            // Changes can be made, and are heard of by the switch that was there before.
+            let port =
+                format!("port add new{at} --kind vhost-user --socket new{at}.sock --segment blue");
+            lasthop.prints(&port);
+            assert_eq!(lasthop.state(&format!("new{at}")), "waiting");
+        }
+        assert_eq!((pids(&lasthop), files(&lasthop)), before);
+        upgrade(&lasthop, 2);
+        more();
+    });
+    assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn every_process_is_of_the_new_version() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let supervisor = lasthop.pid("supervisor");
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for name in ["first", "second"] {
+            let dir = copies(&place, name);
+            let said = lasthop.prints(&format!("upgrade --to {}", dir.display()));
+            assert!(said.contains(": 2 connections kept, "), "{said}");
+            more();
+            let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+            assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
+            assert_eq!(lasthop.pid("supervisor"), supervisor);
+        }
+    });
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn what_is_put_in_place_of_the_files_waits_for_an_upgrade() {
+    let place = Place::new();
+    let dir = copies(&place, "installed");
+    let mut command = std::process::Command::new(dir.join("lasthop"));
+    let config_file = place.path("lasthop.toml");
+    std::fs::write(&config_file, config(1)).unwrap();
+    command.arg("run").arg("--config").arg(config_file);
+    command.arg("--runtime-dir").arg(place.run_dir());
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    // As a package manager does it.
+    let new = copies(&place, "new");
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        std::fs::rename(new.join(name), dir.join(name)).unwrap();
+    }
+    lasthop.kill_and_wait("switch");
+    let deleted = |name: &str| dir.join(format!("{name} (deleted)"));
+    let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+    assert_eq!(files(&lasthop), names.map(deleted));
+    upgrade(&lasthop, 0);
+    assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn one_at_a_time() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let hangs = version(&place, "hangs", &[("lasthop-switch", "hang")]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| fails(&lasthop, &hangs));
+        eventually("it is under way", || {
+            lasthop.log().contains("upgrade to the binaries")
+        });
+        let (status, complaint) = fails(&lasthop, &hangs);
+        assert_eq!(status, Some(2));
+        assert!(
+            complaint.contains("another upgrade is under way"),
+            "{complaint}"
+        );
+        assert_eq!(first.join().unwrap().0, Some(2));
+    });
+    upgrade(&lasthop, 0);
+    upgrade(&lasthop, 0);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn processes_may_die_in_the_middle_of_it() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let rounds = upgrades();
+    let names = ["lasthop-switch", "lasthop-control"];
+    let ((), seen) = talking(&place, GuestConfig::default().packed(), |more| {
+        for round in 0..rounds {
+            std::thread::scope(|scope| {
+                let upgrade = scope.spawn(|| lasthop.cli("upgrade"));
+                std::thread::sleep(Duration::from_millis(3 * round as u64));
+                // Old or new, whichever there is.
+                let victims = lasthop.children();
+                let victims = victims.into_iter().filter(|pid| {
+                    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+                    name.is_ok_and(|name| name.trim() == names[round % 2])
+                });
+                if let Some(victim) = victims.last() {
+                    signal(victim, Signal::KILL);
+                }
+                let status = upgrade.join().unwrap().status.code();
+                assert!(matches!(status, Some(0..=2)), "{status:?}");
+            });
+            more();
+        }
+    });
+    for (_, sent, checker) in seen {
+        assert_eq!(checker.received - checker.duplicated, sent, "{checker:?}");
+        // A batch that was delivered and not yet taken back is delivered again.
+        assert!(checker.duplicated <= 64 * rounds as u64, "{checker:?}");
+    }
+    upgrade(&lasthop, 0);
+    lasthop.end(Signal::TERM);
 }

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::self_check::{ARGUMENT, SelfCheck};
 
 /// How long all of them may take. They start, give up their rights, and say a line.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of an answer at most: less than a pipe holds.
 const ANSWER_MAX: u64 = 16 << 10;
 /// Their names, in the order in which they are started.
