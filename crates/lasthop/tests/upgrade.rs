@@ -157,7 +157,7 @@ fn built() -> &'static Path {
 fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
-    let real = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap();
+    let real = built();
     std::os::unix::fs::symlink(real, dir.join("real")).unwrap();
     for name in [
         "lasthop",
@@ -178,7 +178,7 @@ fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
 fn copies(place: &Place, name: &str) -> PathBuf {
     let dir = place.path(name);
     std::fs::create_dir(&dir).unwrap();
-    let real = Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap();
+    let real = built();
     for name in [
         "lasthop",
         "lasthop-control",
