@@ -130,20 +130,16 @@ impl Supervisor {
     pub(super) fn begin_hand_over(&mut self, binaries: &Binaries) -> io::Result<()> {
         let mut switch = Child::start(Kind::Switch, binaries)?;
         let control = Child::start(Kind::Control, binaries).inspect_err(|_| end(&mut switch))?;
-        let mut next = HandOver {
+        let next = HandOver {
             control,
             switch,
             stage: Stage::Freezing,
             deadline: Instant::now() + PREPARATION,
             left_at_ns: 0,
         };
-        let told = self.start_next_switch(&next.switch);
-        let told = told.and_then(|()| self.control.tell(&Tell::Freeze, &[]));
-        if let Err(error) = told {
-            end(&mut next.switch);
-            end(&mut next.control);
-            return Err(error);
-        }
+        // A process that does not hear it has ended, which is seen in time, with how it did.
+        noted(self.start_next_switch(&next.switch));
+        noted(self.control.tell(&Tell::Freeze, &[]));
         self.next = Some(next);
         Ok(())
     }
@@ -212,7 +208,10 @@ impl Supervisor {
             return Ok(());
         };
         let went = match (who.next, next.stage, ask) {
-            (false, Stage::Freezing, Ask::Frozen) => self.introduce_pair(),
+            (false, Stage::Freezing, Ask::Frozen) => {
+                noted(self.introduce_pair());
+                Ok(())
+            }
             (true, Stage::Preparing, Ask::Ready) => {
                 next.enter(Stage::Resting, REST);
                 self.switch.tell(&Tell::Rest, &[])
@@ -319,6 +318,13 @@ impl Supervisor {
             end(&mut next.switch);
             end(&mut next.control);
         }
+    }
+}
+
+/// Of a process that does not listen, only its end counts.
+fn noted(told: io::Result<()>) {
+    if let Err(error) = told {
+        tracing::debug!("a process of an upgrade does not listen: {error}");
     }
 }
 
