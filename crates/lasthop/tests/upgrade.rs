@@ -441,11 +441,11 @@ fn processes_may_die_in_the_middle_of_it() {
                 std::thread::sleep(Duration::from_millis(3 * round as u64));
                 // Old or new, whichever there is.
                 let victims = lasthop.children();
-                let victims = victims.into_iter().filter(|pid| {
+                let mut victims = victims.into_iter().filter(|pid| {
                     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
                     name.is_ok_and(|name| name.trim() == names[round % 2])
                 });
-                if let Some(victim) = victims.last() {
+                if let Some(victim) = victims.next_back() {
                     signal(victim, Signal::KILL);
                 }
                 let status = upgrade.join().unwrap().status.code();
