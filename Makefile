@@ -37,6 +37,9 @@ e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@crates/bench/setup
 	cargo build --release --package lasthop-bench
+	cargo build --release --package lasthop --features inside --example inside
+	@cd "$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" && mkdir -p inside && ln -f lasthop lasthop-control inside/ && \
+	ln -f examples/inside inside/lasthop-switch && ln -f examples/inside inside/lasthop-driver
 	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60

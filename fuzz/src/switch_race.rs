@@ -5,6 +5,7 @@
 #[path = "../../crates/datapath/tests/near/mod.rs"]
 mod near;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -179,6 +180,11 @@ struct World {
     arrived: u64,
 }
 
+thread_local! {
+    /// Without ports, from one run to the next: its tables take longer to make than a run.
+    static SWITCH: Cell<Option<Switch<GuestPort>>> = const { Cell::new(None) };
+}
+
 /// One byte of options, then what is written, then steps.
 pub fn run(data: &[u8]) {
     let mut u = Unstructured::new(data);
@@ -196,6 +202,8 @@ pub fn run(data: &[u8]) {
     }
     let faults = world.switch.take_faults();
     assert!(faults.iter().all(|(id, ..)| *id == EVIL), "{faults:?}");
+    GOOD.into_iter().for_each(|id| world.unplug(id));
+    SWITCH.set(Some(world.switch));
 }
 
 impl World {
@@ -213,7 +221,9 @@ impl World {
         {
             features |= if options >> bit & 1 == 1 { feature } else { 0 };
         }
-        let mut switch = Switch::new(Counters::heap(), 5);
+        let mut switch = SWITCH
+            .take()
+            .unwrap_or_else(|| Switch::new(Counters::heap(), 5));
         let good = GOOD.map(|id| {
             let (_, nic, port) = guest(self::options(0), MEMORY);
             switch.add_port(id, port);
@@ -244,7 +254,11 @@ impl World {
             stop.store(true, Relaxed);
         });
         // The guest's memory goes after its port.
-        self.switch.remove_port(EVIL, 0);
+        self.unplug(EVIL);
+    }
+
+    fn unplug(&mut self, id: PortId) {
+        self.switch.remove_port(id, 0);
         while self.switch.has_to_do() {
             self.switch.go_on(0);
         }

@@ -187,20 +187,73 @@ fn port_of(mark: u64) -> Option<PortId> {
     Some(PortId(number))
 }
 
-/// Ports that the dead switch was serving: that of the thread that it died of, or, when none has said so, those of all
-/// threads. The marks are wiped.
+/// The marks as they were at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look([u64; 1 + THREADS]);
+
+impl Look {
+    /// Looks at the file of marks.
+    ///
+    /// # Errors
+    /// The system's refusal, or another file.
+    pub fn at(marks: impl AsFd) -> std::io::Result<Self> {
+        let mut bytes = vec![0; MARKS as usize];
+        let read = rustix::io::pread(&marks, &mut bytes[..], 0)?;
+        let (words, _) = bytes[..read].as_chunks();
+        let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let words = words.try_into();
+        words
+            .map(Self)
+            .map_err(|_| std::io::ErrorKind::InvalidData.into())
+    }
+
+    /// Ports whose threads have not got on since an earlier look: those of workers, or else that of the session thread,
+    /// which may have waited for a worker.
+    #[must_use]
+    pub fn stuck_since(&self, before: &Self) -> Vec<PortId> {
+        let both = self.0.iter().zip(&before.0).skip(1 + CULPRIT);
+        let stuck = both.map(|(now, before)| port_of(*now).filter(|_| now == before));
+        let mut all: Vec<_> = stuck.collect();
+        let workers = all.split_off(1);
+        let workers: Vec<_> = workers.into_iter().flatten().collect();
+        if workers.is_empty() {
+            return all.into_iter().flatten().collect();
+        }
+        workers
+    }
+
+    /// Whether the session thread has got on since an earlier look.
+    #[must_use]
+    pub fn session_gets_on_since(&self, before: &Self) -> bool {
+        self.0[1 + CULPRIT] != before.0[1 + CULPRIT]
+    }
+
+    /// The port of the thread that the process died of, or, when none has said so, those of all threads.
+    fn to_blame(&self) -> Vec<PortId> {
+        match self.0[CULPRIT] {
+            0 => self.0.iter().filter_map(|mark| port_of(*mark)).collect(),
+            NOBODY => Vec::new(),
+            culprit => port_of(culprit).into_iter().collect(),
+        }
+    }
+}
+
+/// Ports that the dead switch was serving, as far as they are to blame: that of the thread that it died of, or, when none
+/// has said so, those of all threads. The marks are wiped.
 ///
 /// # Errors
 /// The system's refusal.
 pub fn to_blame(marks: impl AsFd) -> std::io::Result<Vec<PortId>> {
-    let mut bytes = vec![0; MARKS as usize];
-    let read = rustix::io::pread(&marks, &mut bytes[..], 0)?;
-    rustix::io::pwrite(&marks, &vec![0; MARKS as usize], 0)?;
-    let (words, _) = bytes[..read].as_chunks();
-    let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
-    Ok(match words.next() {
-        None | Some(0) => words.filter_map(port_of).collect(),
-        Some(NOBODY) => Vec::new(),
-        Some(culprit) => port_of(culprit).into_iter().collect(),
-    })
+    let look = Look::at(&marks)?;
+    wipe(marks)?;
+    Ok(look.to_blame())
+}
+
+/// Wipes the marks of a switch that is gone.
+///
+/// # Errors
+/// The system's refusal.
+pub fn wipe(marks: impl AsFd) -> std::io::Result<()> {
+    rustix::io::pwrite(marks, &[0; MARKS as usize], 0)?;
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! What Lasthop's processes say to one another.
 //!
 //! ```text
-//! supervisor <-- supervision --> control      ask for sockets, tell of readiness
-//! supervisor <-- supervision --> switch       hand over links, dial for client ports, keep sessions
+//! supervisor <-- supervision --> control      ask for sockets, tell of readiness; heart-beat
+//! supervisor <-- supervision --> switch       hand over links, dial for client ports, keep sessions; heart-beat
 //! supervisor <-- supervision --> driver       an interface and a connection to the switch; heart-beat
 //! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory

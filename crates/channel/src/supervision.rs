@@ -85,6 +85,8 @@ pub enum Ask {
         /// Connections that go on.
         connections: u32,
     },
+    /// Control and switch: the answer to [`Tell::Ping`].
+    Alive,
 }
 
 /// Whether the switch's workers may sleep.
@@ -186,7 +188,7 @@ pub enum Tell {
     StartDriver(DriverStart),
     /// Driver: a queue of its interface. Descriptor: the queue.
     DriverQueue,
-    /// Driver: say that all threads are alive.
+    /// Say that all threads are alive: a driver with [`Ask::Pong`], the others with [`Ask::Alive`].
     Ping,
     /// Control: serve the API no more, save what is known, and go on answering the switch. Answered with
     /// [`Ask::Frozen`].

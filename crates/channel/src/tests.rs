@@ -108,6 +108,70 @@ fn a_message_with_something_behind_it_is_none() {
 }
 
 #[test]
+fn a_message_without_room_is_not_sent_and_nobody_waits() {
+    let (a, b) = link::pair().unwrap();
+    let child: Link<Ask, Tell> = Link::new(a);
+    let mut parent: Link<Tell, Ask> = Link::new(b);
+    let ask = |n: u64| Ask::Keep {
+        port: port::PortId(1),
+        number: n,
+    };
+    let fds = [std::io::stderr()];
+    let fds = fds.each_ref().map(AsFd::as_fd);
+    child.set_nonblocking().unwrap();
+    let room = |n: u64| match child.send_at_once(&ask(n), &fds) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
+        sent => sent.map(|()| true).unwrap(),
+    };
+    let sent = (0..).take_while(|n| room(*n));
+    let sent = sent.count() as u64;
+    assert!(sent > 0);
+    for n in 0..sent {
+        let got = parent.recv().unwrap();
+        assert!(
+            matches!(&got, Received::Message(got, fds) if *got == ask(n) && fds.len() == 1),
+            "{got:?}"
+        );
+    }
+    assert!(room(0), "room again");
+    drop(parent);
+    let sent = child.send_at_once(&ask(0), &fds);
+    let gone = sent.expect_err("nobody there");
+    assert_ne!(gone.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn threads_that_do_not_get_on_are_told_from_busy_ones() {
+    let file = rustix::fs::memfd_create("marks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, keeping::MARKS).unwrap();
+    let marks = keeping::Marks::map(&file).unwrap();
+    let [session, one, two] = [0, 1, 2].map(|thread| marks.of(thread));
+    let [a, b, c] = [1, 2, 3].map(port::PortId);
+    session.serve(a);
+    one.serve(b);
+    two.serve(c);
+    let before = keeping::Look::at(&file).unwrap();
+    assert_eq!(
+        keeping::Look::at(&file).unwrap().stuck_since(&before),
+        [b, c],
+        "the session thread may wait for a worker"
+    );
+    two.serve(c);
+    let now = keeping::Look::at(&file).unwrap();
+    assert_eq!(now.stuck_since(&before), [b], "the same port, again");
+    one.rest();
+    let now = keeping::Look::at(&file).unwrap();
+    assert_eq!(now.stuck_since(&before), [a]);
+    session.rest();
+    let now = keeping::Look::at(&file).unwrap();
+    assert_eq!(now.stuck_since(&before), []);
+    let again = keeping::Look::at(&file).unwrap();
+    assert_eq!(again.stuck_since(&now), [c], "and so it goes on");
+    assert_eq!(keeping::to_blame(&file).unwrap(), [c]);
+    assert_eq!(keeping::to_blame(&file).unwrap(), [], "wiped");
+}
+
+#[test]
 fn the_state_file_keeps_the_last_whole_document() {
     let file = StateFile::create().unwrap();
     assert_eq!(file.load().unwrap(), None);

@@ -27,6 +27,11 @@ const REDIAL: Duration = Duration::from_millis(200);
 /// without end.
 const RECONNECT: Duration = Duration::from_millis(20);
 
+/// Of a front end that leaves when it has seen what is offered: QEMU does so when its driver uses a feature that the port
+/// offered before.
+const DISLIKED: &str = "the front end left without choosing features: its guest may use one that the port does not offer \
+     any more (mtu, queues)";
+
 /// What is offered to every guest; MTU and multi-queue are added where they are configured.
 fn offered(config: &PortConfig) -> Features {
     let mut features = Features::VERSION_1
@@ -302,6 +307,7 @@ impl Attachment {
             keeper: &mut self.keeper,
             positions: &mut open.positions,
         };
+        let chose = open.session.info().features.is_some();
         self.left
             .add(self.config.id, open.session.leave(&mut backend));
         open.connection.end();
@@ -310,7 +316,10 @@ impl Attachment {
         workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
         if let Some(fault) = fault {
             let port = &self.config.name;
-            if fault.is_close() {
+            if fault.is_close() && !chose && open.answered.is_some() {
+                tracing::warn!(port, "the front end disconnected: {DISLIKED}");
+                self.reason = Some(DISLIKED.to_owned());
+            } else if fault.is_close() {
                 tracing::info!(port, "the front end disconnected");
             } else {
                 tracing::warn!(port, "disconnected: {fault}");

@@ -6,6 +6,7 @@ mod connections;
 mod errands;
 mod hand_over;
 mod kept;
+mod life;
 mod token;
 
 use std::collections::BTreeMap;
@@ -32,10 +33,13 @@ use crate::workers::Workers;
 use connections::unwatch;
 use errands::{OpenErrands, Progress};
 use kept::KeptConnections;
+use life::Life;
 use token::Token;
 
 /// Between two looks at the workers' loads.
 const BALANCE: Duration = Duration::from_secs(1);
+/// Orders of control that are followed in a row.
+const ORDERS: usize = 64;
 
 type SupervisorLink = Link<Ask, Tell>;
 type ControlLink = Link<Report, Request>;
@@ -55,6 +59,8 @@ struct Process {
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
+    /// The supervisor's question whether all threads are alive.
+    life: Life,
     stop: bool,
     /// The next switch takes over: nobody is served.
     resting: bool,
@@ -105,6 +111,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         deposits,
         left: LeftBehind::default(),
         kept: KeptConnections::new(settings.successor, settings.waits),
+        life: Life::default(),
         stop: false,
         resting: false,
     };
@@ -128,7 +135,8 @@ impl Process {
     fn turn(&mut self) -> io::Result<()> {
         self.dial_due();
         self.balance_due();
-        let next = [self.next_dial(), self.next_balance()];
+        self.go_on_due();
+        let next = [self.next_dial(), self.next_balance(), self.next_to_go_on()];
         let timeout = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
@@ -188,6 +196,7 @@ impl Process {
                 Received::Message(Tell::Rest, _) => self.rest()?,
                 Received::Message(Tell::Unrest, _) => self.unrest(),
                 Received::Message(Tell::GoOn, _) => self.take_over()?,
+                Received::Message(Tell::Ping, _) => self.ask_for_life(),
                 Received::Message(..) => {}
             }
         }
@@ -222,8 +231,9 @@ impl Process {
         }
     }
 
+    /// Follows what control wants, some of it in a row: others have their turn then.
     fn hear_control(&mut self) {
-        loop {
+        for _ in 0..ORDERS {
             let Some(link) = &mut self.control else {
                 return;
             };
@@ -379,6 +389,7 @@ impl Process {
                     self.report_phase(id);
                 }
                 Notice::Finished(errand) => self.errand_finished(errand),
+                Notice::Alive => self.worker_lives(),
             }
         }
     }

@@ -256,6 +256,12 @@ impl Worker {
         self.switch.inject(port, &frame, now, &mut self.control);
     }
 
+    /// Tells the session thread that this worker gets on.
+    pub fn say_alive(&mut self) {
+        let _ = self.notices.send(Notice::Alive);
+        ring(&self.notices_bell);
+    }
+
     fn activate(&mut self, port: PortId, pair: u16) {
         if self.active.add(port, pair)
             && let Some(guest) = self.switch.port_mut(port)

@@ -75,6 +75,13 @@ impl Workers {
         }
     }
 
+    /// Has each worker say [`Notice::Alive`](crate::worker::Notice::Alive), without waiting for it.
+    pub fn ask_for_life(&self) {
+        for worker in &self.handles {
+            worker.post(Worker::say_alive);
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {

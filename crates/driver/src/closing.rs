@@ -14,6 +14,8 @@ use std::io;
 use channel::driving::BackEnd;
 use rustix::process::Resource;
 
+use crate::region::Shape;
+
 /// Descriptors that a driver may have: what it has, and some for messages.
 const DESCRIPTORS: u64 = 1024;
 /// Memory of its own, bytes.
@@ -23,6 +25,22 @@ const STACK: u64 = 4 << 20;
 /// Address space that the allocator reserves for a thread, and for what is mapped from files.
 const ARENA: u64 = 128 << 20;
 const ADDRESSES: u64 = 256 << 20;
+/// What the system may need for a driver, bytes: page tables, and packets in sockets.
+const SYSTEM: u64 = 64 << 20;
+
+/// Bytes that a driver with so many queue pairs may use at most, whatever its back end, those in the system included.
+#[must_use]
+pub fn most_memory(pairs: u16) -> u64 {
+    // Buffers of the system for a queue, each direction.
+    let queues = u64::from(pairs) * 2 * crate::device::BACKLOG;
+    Shape::LONG.size(pairs) + HEAP + u64::from(pairs) * STACK + SYSTEM + queues
+}
+
+/// Threads of such a driver.
+#[must_use]
+pub fn threads(pairs: u16) -> u64 {
+    u64::from(pairs) + 1
+}
 
 /// Second step, with all threads: limits, and no system call that is not on the list. `shared` are the bytes of the
 /// region, which is in a sealed file; `threads` are those beside the main thread.

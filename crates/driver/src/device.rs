@@ -63,6 +63,8 @@ pub struct Parts<Fd> {
     pub control: Fd,
 }
 
+/// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
+pub(crate) const BACKLOG: u64 = 8 << 20;
 /// The MTU of an interface that nobody gave another.
 const ETHERNET_MTU: u16 = 1500;
 

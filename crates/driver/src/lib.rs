@@ -25,4 +25,7 @@ mod region;
 mod worker;
 mod xdp;
 
+pub use closing::{most_memory, threads};
 pub use process::run;
+#[cfg(feature = "inside")]
+pub use process::run_inside;

@@ -44,11 +44,33 @@ fn wanted(start: &DriverStart) -> Features {
 /// # Errors
 /// Why it could not start or go on; the supervisor is told too.
 pub fn run(link: OwnedFd) -> io::Result<()> {
+    run_as(link, Confinement::Process)
+}
+
+/// The same as a thread of a process that keeps its rights.
+///
+/// # Errors
+/// As [`run`].
+#[cfg(feature = "inside")]
+pub fn run_inside(link: OwnedFd) -> io::Result<()> {
+    run_as(link, Confinement::None)
+}
+
+/// What is given up before the first frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Confinement {
+    /// All that a process can do without.
+    Process,
+    #[cfg(feature = "inside")]
+    None,
+}
+
+fn run_as(link: OwnedFd, confinement: Confinement) -> io::Result<()> {
     let mut link = Link::new(link);
     let Some(given) = receive_start(&mut link)? else {
         return Ok(());
     };
-    let ended = drive(&mut link, given);
+    let ended = drive(&mut link, given, confinement);
     if let Err(ending) = &ended {
         let words = Ask::DriverEnds {
             reason: ending.to_string(),
@@ -202,7 +224,7 @@ fn set_up(
     Ok((region, interfaces))
 }
 
-fn drive(link: &mut Link<Ask, Tell>, given: Given) -> Result<(), Ending> {
+fn drive(link: &mut Link<Ask, Tell>, given: Given, confinement: Confinement) -> Result<(), Ending> {
     let start = &given.start;
     link.set_nonblocking()?;
     let mut front = Front::new(given.switch, Instant::now() + driving::SET_UP)?;
@@ -213,9 +235,14 @@ fn drive(link: &mut Link<Ask, Tell>, given: Given) -> Result<(), Ending> {
     let rings = workers.iter().map(Worker::rings);
     let rings = rings.collect::<io::Result<Vec<_>>>()?;
 
-    sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(Ending::Sandbox)?;
+    let confined = confinement == Confinement::Process;
+    if confined {
+        sandbox::drop_rights(sandbox::Process::Driver(start.port.0)).map_err(Ending::Sandbox)?;
+    }
     let crew = Crew::muster(workers)?;
-    closing::close(region.size(), start.queues, start.back_end).map_err(Ending::Sandbox)?;
+    if confined {
+        closing::close(region.size(), start.queues, start.back_end).map_err(Ending::Sandbox)?;
+    }
 
     front.negotiate(wanted(start), start.queues)?;
     front.share(&region)?;

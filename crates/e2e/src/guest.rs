@@ -236,7 +236,11 @@ impl GuestSpec {
     fn plug_arguments(&self) -> Vec<String> {
         match &self.plug {
             Plug::VhostUser { socket, listen } => {
-                let mode = if *listen { "server=on" } else { "reconnect=1" };
+                let mode = if *listen {
+                    "server=on,wait=off"
+                } else {
+                    "reconnect=1"
+                };
                 let chardev = format!("socket,id=n0,path={},{mode}", socket.display());
                 let netdev = format!("vhost-user,id=net0,chardev=n0,queues={}", self.pairs);
                 vec!["-chardev".into(), chardev, "-netdev".into(), netdev]

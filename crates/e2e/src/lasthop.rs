@@ -53,20 +53,21 @@ impl Lasthop {
             .expect("a temporary folder");
         let file = folder.path().join("lasthop.toml");
         fs::write(&file, config).expect("the configuration can be written");
-        let runtime = folder.path().join("run");
-        fs::create_dir(&runtime).expect("a runtime directory");
-        let args = [
-            "run",
-            "--config",
-            &text(&file),
-            "--runtime-dir",
-            &text(&runtime),
-        ]
-        .map(str::to_owned);
-        let log = folder.path().join("lasthop.log");
-        let mut process = Process::start("lasthop", paths::binary("lasthop"), &args, &log);
-        process.printed("lasthop: ready", START, |line| line == "lasthop: ready");
+        fs::create_dir(folder.path().join("run")).expect("a runtime directory");
+        let process = run(folder.path());
         Lasthop { process, folder }
+    }
+
+    /// `kill -9` of the supervisor, with which all other processes end, and a start from the configuration as an
+    /// operator does it.
+    pub fn start_again(&mut self) {
+        let children = proc::descendants(self.process.pid());
+        self.process.kill();
+        eventually("the end of all processes", START, || {
+            let gone = children.iter().all(|(pid, _)| proc::threads(*pid) == 0);
+            gone.then_some(())
+        });
+        self.process = run(self.folder.path());
     }
 
     /// Runs `lasthop run` with a configuration that it must refuse, and gives exit status and complaint.
@@ -259,6 +260,23 @@ impl Drop for Lasthop {
             send(pid, Signal::KILL);
         }
     }
+}
+
+/// Starts `lasthop run` in a folder with a configuration, and waits until it is ready.
+fn run(folder: &Path) -> Process {
+    let (file, runtime) = (folder.join("lasthop.toml"), folder.join("run"));
+    let args = [
+        "run",
+        "--config",
+        &text(&file),
+        "--runtime-dir",
+        &text(&runtime),
+    ]
+    .map(str::to_owned);
+    let log = folder.join("lasthop.log");
+    let mut process = Process::start("lasthop", paths::binary("lasthop"), &args, &log);
+    process.printed("lasthop: ready", START, |line| line == "lasthop: ready");
+    process
 }
 
 fn footprint(pid: u32, name: String) -> Footprint {

@@ -13,8 +13,10 @@ use e2e::echo::{Echo, Gap, Report};
 use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
 use e2e::migration::Migrated;
+use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::turn;
-use testkit::packets::Flow;
+use testkit::packets::{Flow, SequenceChecker};
+use testkit::precopy::Precopy;
 use testkit::{FakeGuest, GuestConfig};
 
 const CONFIG: &str = r#"
@@ -221,4 +223,51 @@ fn a_guest_moves_and_loses_what_came_while_it_stood_still() {
 #[test]
 fn a_guest_with_packed_queues_moves_too() {
     guests_move(true);
+}
+
+/// A VMM that logs while the switch dies: the successor goes on with the log, and nothing that was written is missing.
+#[test]
+fn the_dirty_log_goes_on_in_the_next_switch() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    for packed in [false, true] {
+        turn.step("two fake guests, one of them to be moved");
+        let connect = |name: &str, number| {
+            let config = GuestConfig::default().guest(number);
+            let config = if packed { config.packed() } else { config };
+            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+        };
+        let (mut station, mut mover) = (connect("peer.sock", 1), connect("here.sock", 2));
+        introduce(&mut station, &mut mover, Flow::v4(1, 2));
+        let mut vmm = Precopy::begin(&mut mover).expect("a log");
+        let (mut checker, mut stream) =
+            (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
+        for kill in 1..=3 {
+            turn.step(&format!("kill -9 of the switch, time {kill}"));
+            let control = lasthop.pid("lasthop-control").expect("control runs");
+            // More than the rings hold: every buffer that the death left half written is written again.
+            for count in 0..1500 {
+                if count == 500 {
+                    lasthop.kill_switch();
+                }
+                stream.send(&mut station, 1000);
+                collect(&mut mover, &mut checker);
+            }
+            lasthop.wait_control(control);
+            settle(&mut mover, &mut checker, &stream, Duration::from_secs(2));
+            vmm.pass();
+        }
+        assert_eq!(checker.damaged, 0, "{checker:?}");
+        mover.stop().expect("positions");
+        vmm.pass();
+        let [here, there] = vmm.checksums();
+        assert_eq!(here, there, "pages {:x?}", vmm.differing());
+        station.disconnect().expect("a good end");
+        mover.crash();
+        for port in ["peer", "here"] {
+            lasthop.wait_port(port, "waiting");
+        }
+    }
+    lasthop.stop();
+    turn.step("done");
 }

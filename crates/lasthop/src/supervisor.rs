@@ -20,11 +20,14 @@ mod check;
 mod child;
 mod deposits;
 mod drivers;
+mod groups;
 mod hand_over;
+mod heartbeat;
 mod lock;
 mod notify;
 mod replace;
 mod running;
+mod settings;
 mod sockets;
 mod start;
 mod upgrade;
@@ -47,6 +50,7 @@ use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
 use hand_over::{HandOver, Handed};
+use heartbeat::Seen;
 use lock::Lock;
 use sockets::Sockets;
 use upgrade::Upgrade;
@@ -185,7 +189,8 @@ impl Supervisor {
         let start = Tell::StartSwitch(self.settings);
         let fds = [self.counters.as_fd(), self.marks.as_fd()];
         self.switch.tell(&start, &fds)?;
-        self.deposits.hand_over(&self.switch)
+        self.deposits.pack();
+        Ok(())
     }
 
     fn introduce_control(&mut self) -> io::Result<()> {
@@ -228,6 +233,27 @@ impl Supervisor {
                 self.reply(SWITCH, &answer.tell, &fds);
             }
             self.turn_upgrade();
+            self.look_after();
+        }
+    }
+
+    /// Gives a new switch more of what it is to have, and ends who hangs.
+    fn look_after(&mut self) {
+        if self.switch.is_alive() && !self.next_gets_deposits() {
+            let switch = &self.switch;
+            let given = self
+                .deposits
+                .hand_over(|tell, fds| switch.tell_at_once(tell, fds));
+            self.switch.kill_unless(given);
+        }
+        // While a pair is to take over, everybody has a deadline, and who rests or has not begun yet does not hang.
+        if self.next.is_some() {
+            return;
+        }
+        self.control.look();
+        if self.switch.look() == Seen::Missed {
+            let gets_on = self.deposits.look(&self.marks);
+            gets_on.then(|| self.switch.spare());
         }
     }
 
@@ -257,13 +283,16 @@ impl Supervisor {
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
-        // Control cannot be started while there is no switch, and nobody is while a pair is to take over.
+        let receiver = match &self.next {
+            Some(next) if next.gets_deposits() => next.switch(),
+            _ => &self.switch,
+        };
+        if let (true, Some(link)) = (self.deposits.is_handing_over(), receiver.link()) {
+            fds.push(PollFd::from_borrowed_fd(link, PollFlags::OUT));
+        }
+        // Nobody is started or looked at while a pair is to take over.
         let alone = self.next.is_none();
-        let control_due = self.control.restart_at().filter(|_| self.switch.is_alive());
-        let switch_due = self.switch.restart_at();
-        let restarts = switch_due.into_iter().chain(control_due);
-        let due = restarts
-            .filter(|_| alone)
+        let due = (self.pair_due().filter(|_| alone).into_iter())
             .chain(self.drivers.due())
             .chain(self.upgrade_due())
             .min();
@@ -284,6 +313,14 @@ impl Supervisor {
             .filter(|(_, fd)| happened(fd))
             .filter_map(|((who, _), _)| *who);
         Ok((happened(&fds[0]), heard.collect()))
+    }
+
+    /// When control or the switch is to be started again or looked at.
+    fn pair_due(&self) -> Option<Instant> {
+        let control_due = self.control.restart_at().filter(|_| self.switch_is_whole());
+        let due = [self.control.look_at(), self.switch.look_at()];
+        let restarts = [control_due, self.switch.restart_at()];
+        due.into_iter().chain(restarts).flatten().min()
     }
 
     /// Control or the switch; nobody where there is no next pair.
@@ -346,6 +383,11 @@ impl Supervisor {
                 let states = self.drivers.states();
                 self.reply(who, &Tell::DriverStates(states), &[]);
             }
+            Ask::Alive => {
+                if let Some(child) = self.child(who) {
+                    child.answered();
+                }
+            }
             // Of drivers, which `drivers` hears.
             Ask::Pong(_) | Ask::DriverEnds { .. } => {}
             // Whose connections they are not.
@@ -360,12 +402,6 @@ impl Supervisor {
             Ask::Forget { port } => self.deposits.forget(port),
         }
         Ok(())
-    }
-
-    /// Which of two switches has the connections.
-    fn is_serving(&self, who: Who) -> bool {
-        let next_serves = self.next.as_ref().is_some_and(HandOver::is_serving);
-        who.next == next_serves
     }
 
     /// Answers; a child that is gone needs no answer.
@@ -417,11 +453,16 @@ impl Supervisor {
             let told = self.introduce_switch();
             self.switch.kill_unless(told);
         }
-        if self.switch.is_alive() && self.control.restart_if_due(&self.binaries) {
+        if self.switch_is_whole() && self.control.restart_if_due(&self.binaries) {
             let told = self.introduce_control();
             self.control.kill_unless(told);
         }
         Ok(())
+    }
+
+    /// Whether the switch can be set up: without one, or before it has everything, control cannot be started.
+    fn switch_is_whole(&self) -> bool {
+        self.switch.is_alive() && !self.deposits.is_handing_over()
     }
 
     /// If the switch has died: what it said last is what its successor goes by.
@@ -430,7 +471,10 @@ impl Supervisor {
             return Ok(None);
         };
         self.hear(SWITCH, usize::MAX)?;
-        self.deposits.blame(status, &self.marks);
+        match self.switch.has_hung() {
+            true => self.deposits.blame_hung(&self.marks),
+            false => self.deposits.blame(status, &self.marks),
+        }
         self.settings.successor = true;
         Ok(self.switch.reap())
     }

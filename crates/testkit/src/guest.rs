@@ -422,22 +422,33 @@ impl FakeGuest {
             .unwrap_or(0);
         let log = DirtyFile::new(end, 0)?;
         let features = self.features | LOG_ALL;
-        let front = self.front.as_mut().ok_or(GuestError::Disconnected)?;
+        let front = self.front()?;
         front.set_log_base(&log)?;
         front.set_features(features)?;
+        self.set_used_ring_log(true)?;
+        Ok(log)
+    }
+
+    /// Sends the addresses of all queues again, with a log address for the used ring or without, as QEMU does when a
+    /// migration begins or is given up.
+    ///
+    /// # Errors
+    /// When the session fails.
+    pub fn set_used_ring_log(&mut self, on: bool) -> Result<(), GuestError> {
+        let front = self.front.as_mut().ok_or(GuestError::Disconnected)?;
         for (first, pair) in (0..).step_by(2).zip(&self.pairs) {
             for (index, queue) in [(first, &pair.nic.rx), (first + 1, &pair.nic.tx)] {
                 let addr = VringAddr::of(&self.ram, queue);
                 front.set_vring_addr(
                     index,
                     &VringAddr {
-                        log: Some(queue.addrs().device),
+                        log: on.then_some(queue.addrs().device),
                         ..addr
                     },
                 )?;
             }
         }
-        Ok(log)
+        Ok(())
     }
 
     /// Gives the parts away, so that pairs can run in threads of their own; the session ends when the

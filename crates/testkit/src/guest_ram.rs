@@ -8,6 +8,10 @@
 //! The reserved edges exist in regions of at least 1 MiB; [`GuestRam::straddle`] takes buffers from them
 //! that cross from one region into the next.
 
+mod pool;
+mod written;
+
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,6 +19,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use memory::{GuestMemory, Region};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+pub use pool::BufferPool;
+use written::Written;
 
 /// Bytes at both ends of a large region that the allocator leaves alone.
 pub const EDGE: u64 = 64 << 10;
@@ -135,6 +142,7 @@ impl RamRegion {
 #[derive(Clone, Debug)]
 pub struct GuestRam {
     regions: Vec<Arc<RamRegion>>,
+    written: Arc<Written>,
 }
 
 impl GuestRam {
@@ -147,24 +155,34 @@ impl GuestRam {
             .iter()
             .map(|s| RamRegion::memfd(*s).map(Arc::new))
             .collect::<Result<_, _>>()?;
-        Ok(Self { regions })
+        Ok(Self::of(regions))
     }
 
     /// Memory on the heap: for Miri, where files cannot be mapped.
     #[must_use]
     pub fn heap(specs: &[RegionSpec]) -> Self {
-        Self {
-            regions: specs
+        Self::of(
+            specs
                 .iter()
                 .map(|s| Arc::new(RamRegion::heap(*s)))
                 .collect(),
-        }
+        )
     }
 
     /// Memory from regions that exist.
     #[must_use]
     pub fn of(regions: Vec<Arc<RamRegion>>) -> Self {
-        Self { regions }
+        Self {
+            regions,
+            written: Arc::default(),
+        }
+    }
+
+    /// The pages that the guest has written through this memory or a clone of it since this was asked for last; none the
+    /// first time. What a device writes is not among them.
+    #[must_use]
+    pub fn take_written(&self) -> BTreeSet<u64> {
+        self.written.take()
     }
 
     /// One heap region of `size` bytes at a guest address that is not zero.
@@ -298,6 +316,7 @@ impl GuestRam {
             // private slice. A device that races with this write is itself the subject of the test.
             unsafe { std::ptr::copy_nonoverlapping(bytes[at..at + n].as_ptr(), ptr, n) }
         });
+        self.written.note(gpa, bytes.len());
     }
 
     /// Copies from `gpa` into `out`; may cross adjacent regions.
@@ -337,6 +356,7 @@ impl GuestRam {
             // SAFETY: as in `write`.
             unsafe { std::ptr::write_bytes(ptr, byte, n) }
         });
+        self.written.note(gpa, len);
     }
 
     /// Reads a little-endian 16-bit field with acquire order.
@@ -356,6 +376,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU16::from_ptr(self.field(gpa, 2).cast()) }
             .store(value.to_le(), Ordering::Release);
+        self.written.note(gpa, 2);
     }
 
     /// Reads a little-endian 32-bit field with acquire order.
@@ -372,6 +393,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU32::from_ptr(self.field(gpa, 4).cast()) }
             .store(value.to_le(), Ordering::Release);
+        self.written.note(gpa, 4);
     }
 
     /// Reads a little-endian 64-bit field with acquire order.
@@ -388,6 +410,7 @@ impl GuestRam {
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU64::from_ptr(self.field(gpa, 8).cast()) }
             .store(value.to_le(), Ordering::Release);
+        self.written.note(gpa, 8);
     }
 
     fn field(&self, gpa: u64, size: u64) -> *mut u8 {
@@ -397,41 +420,6 @@ impl GuestRam {
             "{gpa:#x} is not aligned to {size}"
         );
         ptr
-    }
-}
-
-/// Buffers that come back: free lists of power-of-two sizes on top of the bump allocator.
-#[derive(Debug, Default)]
-pub struct BufferPool {
-    free: Vec<(u64, Vec<u64>)>,
-}
-
-const SMALLEST: u64 = 2048;
-
-impl BufferPool {
-    /// A buffer of at least `len` bytes and its real size.
-    ///
-    /// # Panics
-    /// When guest memory is exhausted.
-    pub fn take(&mut self, ram: &GuestRam, len: u64) -> (u64, u64) {
-        let size = len.next_power_of_two().max(SMALLEST);
-        let list = self
-            .free
-            .iter_mut()
-            .find(|(s, _)| *s == size)
-            .map(|(_, list)| list);
-        let gpa = list
-            .and_then(Vec::pop)
-            .unwrap_or_else(|| ram.alloc(size, 64));
-        (gpa, size)
-    }
-
-    /// Gives a buffer back with the size that [`BufferPool::take`] returned.
-    pub fn give(&mut self, gpa: u64, size: u64) {
-        match self.free.iter_mut().find(|(s, _)| *s == size) {
-            Some((_, list)) => list.push(gpa),
-            None => self.free.push((size, vec![gpa])),
-        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
+//! * [`precopy`]: what a VMM does with a guest's memory in a live migration
 //! * [`clock`]: a clock that moves when told to
 //!
 //! A test tool may panic on a mistake of the test itself (an address outside guest memory, a poke of the
@@ -24,6 +25,7 @@ pub mod guest_ram;
 pub mod lean;
 pub mod net;
 pub mod packets;
+pub mod precopy;
 
 #[cfg(test)]
 mod model;

@@ -12,9 +12,11 @@ use crate::process::{Process, run, words};
 use crate::stop;
 
 /// Debian's build with DPDK.
-pub(super) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+pub(crate) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 /// The same without DPDK.
 pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
+/// A setting with a blank in it.
+pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
@@ -37,7 +39,7 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
 }
 
 /// The folder's variables: everything that Open vSwitch writes goes there.
-fn environment(folder: &Path) -> [(&'static str, &Path); 3] {
+pub(crate) fn environment(folder: &Path) -> [(&'static str, &Path); 3] {
     ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"].map(|name| (name, folder))
 }
 
@@ -91,7 +93,7 @@ fn configure(folder: &Path, plan: &Plan) -> Result<()> {
         "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=300 \
          other_config:dpdk-lcore-mask=0x{mask:x} other_config:pmd-cpu-mask=0x{mask:x}"
     ));
-    settings.push("other_config:dpdk-extra=\"--no-pci --in-memory\"".to_owned());
+    settings.push(EXTRA.to_owned());
     if plan.super_frames {
         settings.push("other_config:userspace-tso-enable=true".to_owned());
     }

@@ -26,7 +26,22 @@ const ROWS: [(Way, Way, Option<Way>); 3] = [
     (Way::LasthopXdp, Way::OvsVeth, Some(Way::BridgeVeth)),
 ];
 
-/// The table: medians of the samples of one placement.
+/// What a process of its own costs: with it, and without.
+const PRICES: [(Way, Way); 2] = [
+    (Way::LasthopTap, Way::InsideTap),
+    (Way::LasthopPacket, Way::InsidePacket),
+];
+const PRICE_HEAD: [&str; 7] = [
+    "traffic",
+    "Lasthop's way",
+    "cores",
+    "own process / thread of the switch",
+    "drivers in their own processes",
+    "drivers as threads of the switch",
+    "samples",
+];
+
+/// The tables: medians of the samples of one placement.
 pub(super) fn table(samples: &[Sample]) -> String {
     let mut loads: Vec<_> = Vec::new();
     for sample in samples {
@@ -34,7 +49,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
             loads.push(sample.load);
         }
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut prices) = (Vec::new(), Vec::new());
     for placement in [Placement::Near, Placement::Far] {
         for load in &loads {
             let here: Vec<&Sample> = samples
@@ -46,13 +61,74 @@ pub(super) fn table(samples: &[Sample]) -> String {
                     .into_iter()
                     .flatten(),
             );
+            prices.extend(
+                PRICES
+                    .into_iter()
+                    .filter_map(|ways| price(&here, placement, ways)),
+            );
         }
     }
     let flipped = samples.iter().filter(|sample| sample.placement.is_none());
     let flipped = flipped.count();
     let all = samples.len();
     super::table(&HEAD.map(str::to_owned), &rows)
-        + &format!("\nOf {all} samples, {flipped} were dropped because the placement flipped.\n")
+        + "\nWhat the boundary of a process costs, beside a build whose drivers are threads of the switch:\n\n"
+        + &super::table(&PRICE_HEAD.map(str::to_owned), &prices)
+        + &format!(
+            "\nOf {all} samples, {flipped} were dropped because the placement flipped or somebody else was on a core.\n"
+        )
+}
+
+fn of<'a>(samples: &'a [&'a Sample], way: Way) -> impl Iterator<Item = &'a Sample> {
+    samples
+        .iter()
+        .copied()
+        .filter(move |sample| sample.way == way)
+}
+
+fn middle(samples: &[&Sample], way: Way, value: fn(&Sample) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = of(samples, way).filter_map(value).collect();
+    median(&values)
+}
+
+fn rate(samples: &[&Sample], way: Way) -> Option<f64> {
+    middle(samples, way, |sample| Some(sample.value))
+}
+
+/// The first three columns.
+fn name(samples: &[&Sample], placement: Placement, way: Way) -> Option<[String; 3]> {
+    let first = of(samples, way).next()?;
+    let trips: Vec<f64> = of(samples, way)
+        .flat_map(|sample| sample.trips_ns)
+        .collect();
+    let ns = median(&trips).unwrap_or_default();
+    Some([
+        first.load.name().to_owned(),
+        way.path().to_owned(),
+        format!("{}, {ns:.0} ns", placement.name()),
+    ])
+}
+
+fn counts(samples: &[&Sample], ways: &[Way]) -> String {
+    let count = |way: &Way| of(samples, *way).count().to_string();
+    ways.iter().map(count).collect::<Vec<_>>().join(" ")
+}
+
+fn price(
+    samples: &[&Sample],
+    placement: Placement,
+    (apart, inside): (Way, Way),
+) -> Option<Vec<String>> {
+    let rate = |way| rate(samples, way);
+    rate(inside)?;
+    let mut row = name(samples, placement, apart)?.to_vec();
+    row.extend([
+        shown(ratio(rate(apart), rate(inside)), "x"),
+        shown(rate(apart), ""),
+        shown(rate(inside), ""),
+        counts(samples, &[apart, inside]),
+    ]);
+    Some(row)
 }
 
 fn row(
@@ -60,34 +136,27 @@ fn row(
     placement: Placement,
     (ours, ovs, bridge): (Way, Way, Option<Way>),
 ) -> Option<Vec<String>> {
-    let of = |way: Way| samples.iter().filter(move |sample| sample.way == way);
-    let middle = |way: Way, value: fn(&Sample) -> Option<f64>| {
-        let values: Vec<f64> = of(way).filter_map(|sample| value(sample)).collect();
-        median(&values)
-    };
-    let rate = |way| middle(way, |sample| Some(sample.value));
-    let first = of(ours).next()?;
-    let trips: Vec<f64> = of(ours).flat_map(|sample| sample.trips_ns).collect();
+    let rate = |way| rate(samples, way);
     let bridged = bridge.and_then(rate);
-    let count = |way| of(way).count().to_string();
-    let mut counts = vec![count(ours), count(ovs)];
-    counts.extend(bridge.map(count));
-    Some(vec![
-        first.load.name().to_owned(),
-        ours.path().to_owned(),
-        format!(
-            "{}, {:.0} ns",
-            placement.name(),
-            median(&trips).unwrap_or_default()
-        ),
+    let mut ways = vec![ours, ovs];
+    ways.extend(bridge);
+    let mut row = name(samples, placement, ours)?.to_vec();
+    row.extend([
         shown(ratio(rate(ours), rate(ovs)), "x"),
         shown(ratio(rate(ours), bridged), "x"),
         shown(rate(ours), ""),
         shown(rate(ovs), ""),
         shown(bridged, ""),
-        shown(middle(ours, |sample| sample.driver_percent), ""),
-        shown(middle(ours, |sample| Some(sample.switch_percent)), ""),
-        shown(middle(ovs, |sample| Some(sample.switch_percent)), ""),
-        counts.join(" "),
-    ])
+        shown(middle(samples, ours, |sample| sample.driver_percent), ""),
+        shown(
+            middle(samples, ours, |sample| Some(sample.switch_percent)),
+            "",
+        ),
+        shown(
+            middle(samples, ovs, |sample| Some(sample.switch_percent)),
+            "",
+        ),
+        counts(samples, &ways),
+    ]);
+    Some(row)
 }

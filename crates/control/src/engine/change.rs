@@ -133,6 +133,8 @@ impl Engine {
             self.drop_port(id)?;
         }
         for (id, want) in configs {
+            // There may be many: the supervisor hears meanwhile that we live.
+            self.supervisor.hear();
             match self.ports.get(&id) {
                 None => self.make_port(want)?,
                 Some(have) if *have != want => self.change_port(want)?,

@@ -169,7 +169,7 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`] and [`Tell::Thaw`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`] and [`Tell::Ping`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
@@ -206,7 +206,7 @@ impl SupervisorPeer {
         let deadline = Instant::now() + self.patience;
         loop {
             let (tell, fds) = wait_for(&mut self.link, "supervisor", deadline)?;
-            self.note(&tell);
+            self.note(&tell)?;
             if let Some(answer) = wanted(tell, fds) {
                 return Ok(answer);
             }
@@ -288,8 +288,8 @@ impl SupervisorPeer {
         loop {
             match self.link.recv() {
                 Ok(Received::Nothing) => return,
-                Ok(Received::Message(tell, _)) => self.note(&tell),
-                Ok(Received::Closed) | Err(_) => {
+                Ok(Received::Message(tell, _)) if self.note(&tell).is_ok() => {}
+                _ => {
                     self.stop = true;
                     return;
                 }
@@ -297,13 +297,16 @@ impl SupervisorPeer {
         }
     }
 
-    fn note(&mut self, tell: &Tell) {
+    /// Follows what it says unasked.
+    fn note(&mut self, tell: &Tell) -> io::Result<()> {
         match tell {
             Tell::Stop => self.stop = true,
             Tell::Freeze => self.frozen = true,
             Tell::Thaw => self.frozen = false,
+            Tell::Ping => self.link.send(&Ask::Alive, &[])?,
             _ => {}
         }
+        Ok(())
     }
 
     /// Whether nothing is to be changed: another control is on its way, or serves still.

@@ -31,6 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Process;
 use super::token::Token;
+
 /// How long answers of control are waited for. It is running, so they are on their way.
 const OPEN: Duration = Duration::from_millis(20);
 /// Between two looks for them.
@@ -77,7 +78,7 @@ impl Process {
         }
     }
 
-    /// While it rests: nobody else is heard.
+    /// While it rests: nobody else is heard. Pings are answered by `ask_for_life`.
     pub(super) fn wait_for_supervisor(&mut self) -> io::Result<()> {
         let mut fds = [PollFd::new(&self.supervisor, PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {
@@ -98,7 +99,7 @@ impl Process {
             }
         }
         self.kept.wait_no_more();
-        self.go_on();
+        self.go_on_with_all();
         let open = self.ports.values().filter(|port| port.socket().is_some());
         let connections = open.count() as u32;
         let at_ns = monotonic_ns();

@@ -10,8 +10,9 @@
 //! supervisor                                                what was kept, and that they may go on
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use channel::keeping::{ConnectionRecord, SOCKET};
 use channel::switching::PortConfig;
@@ -24,6 +25,8 @@ use crate::culprit;
 
 /// How long a port whose frames fill all room for those that wait for control may keep the rest in its queue.
 const PATIENCE_MS: u64 = 500;
+/// For so long connections are brought back in a row.
+const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// What the supervisor has given and no port has claimed yet.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(super) struct KeptConnections {
     whole: BTreeMap<PortId, KeptConnection>,
     /// Ports whose record makes no sense.
     refused: Vec<PortId>,
+    /// Ports whose connections are to go on now.
+    waiting: VecDeque<PortId>,
 }
 
 impl KeptConnections {
@@ -45,6 +50,7 @@ impl KeptConnections {
             files: BTreeMap::new(),
             whole: BTreeMap::new(),
             refused: Vec::new(),
+            waiting: VecDeque::new(),
         }
     }
 
@@ -134,18 +140,45 @@ impl Process {
                 self.deposits.forget(id);
             }
         }
-        let ids: Vec<_> = self.ports.keys().copied().collect();
-        for id in ids {
-            let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
-                continue;
-            };
-            let served = culprit::serve(Some(id));
-            port.revive(&self.workers);
-            drop(served);
-            self.watch(id);
-            // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
-            self.pump(id);
+        self.kept.waiting = self.ports.keys().copied().collect();
+        self.go_on_due();
+    }
+
+    /// Goes on with connections, as many as there is time for: others have their turn then.
+    pub(super) fn go_on_due(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < AT_ONCE
+            && let Some(id) = self.kept.waiting.pop_front()
+        {
+            self.go_on_with(id);
         }
-        self.workers.unrest();
+        if self.kept.waiting.is_empty() {
+            self.workers.unrest();
+        }
+    }
+
+    /// Goes on with all of them, however long that takes: nobody else serves them.
+    pub(super) fn go_on_with_all(&mut self) {
+        self.go_on();
+        while self.next_to_go_on().is_some() {
+            self.go_on_due();
+        }
+    }
+
+    fn go_on_with(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id).filter(|p| p.is_to_revive()) else {
+            return;
+        };
+        let served = culprit::serve(Some(id));
+        port.revive(&self.workers);
+        drop(served);
+        self.watch(id);
+        // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
+        self.pump(id);
+    }
+
+    /// When to go on with more: at once, if there are any.
+    pub(super) fn next_to_go_on(&self) -> Option<Instant> {
+        (!self.kept.waiting.is_empty()).then(Instant::now)
     }
 }

@@ -81,6 +81,8 @@ pub enum Notice {
     MemoryLost(PortId),
     /// The worker has done its part of an errand.
     Finished(Finished),
+    /// This worker gets on: it has done what it was asked for before.
+    Alive,
 }
 
 /// The receiving end of the worker's notices, with a descriptor to wait on.

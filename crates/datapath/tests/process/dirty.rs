@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
 const HIGH: u64 = 256 * MIB;
 
-fn configs() -> Vec<GuestConfig> {
+pub(crate) fn configs() -> Vec<GuestConfig> {
     let base = || GuestConfig {
         regions: Some(vec![
             RegionSpec::at(0, 2 * MIB),

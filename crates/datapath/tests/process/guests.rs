@@ -1,5 +1,6 @@
 //! Guests that behave: in every shape, coming and going.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use channel::switching::{Order, PortPhase, Role};
@@ -13,7 +14,7 @@ use testkit::net::{Cuts, NetHeader};
 use testkit::packets::{Flow, mac, on_the_wire, tcp_super, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::host::{Host, wait_for};
+use crate::host::{Host, PATIENCE, wait_for};
 use crate::traffic::{lengths, numbered, one_way, stray, talk};
 
 const SECOND: Duration = Duration::from_secs(5);
@@ -543,4 +544,19 @@ fn nothing_is_lost_uncounted_in_random_traffic() {
         let n: u64 = (1..=4).map(|id| host.counts(id).dropped(reason)).sum();
         assert!(n > 0, "{reason}");
     }
+}
+
+#[test]
+fn a_front_end_that_dislikes_the_features_leaves_a_reason() {
+    let mut host = Host::with_ports([1]);
+    drop(UnixStream::connect(host.socket(1)).expect("it listens"));
+    let mut front = FrontEnd::connect(&host.socket(1), PATIENCE).expect("a session");
+    assert_eq!(host.wait_phase(1, PortPhase::Connected).reason, None);
+    front.get_features().expect("an answer");
+    drop(front);
+    let reason = host.wait_phase(1, PortPhase::Waiting).reason;
+    assert!(reason.is_some_and(|r| r.contains("without choosing features")));
+    let mut guest = host.guest(1, GuestConfig::default());
+    guest.disconnect().expect("a good end");
+    assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
 }

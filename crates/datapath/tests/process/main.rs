@@ -8,6 +8,7 @@ mod hostile;
 mod leaks;
 mod lean;
 mod load;
+mod migration;
 mod stations;
 mod threats;
 mod traffic;

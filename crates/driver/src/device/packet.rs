@@ -10,8 +10,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::interface::{Control, is_up, outcome};
 use super::{Device, NotReady, OpenError, context};
 
-/// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
-const BACKLOG: i32 = 8 << 20;
 /// All protocols, in network byte order.
 const EVERYTHING: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`, since Linux 4.20.
@@ -54,12 +52,13 @@ fn socket(index: i32, others: &[OwnedFd], all: u16) -> io::Result<OwnedFd> {
     ] {
         set(&socket, libc::SOL_PACKET, option, &value)?;
     }
+    let backlog = super::BACKLOG as i32;
     for (forced, option) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
     ] {
-        if set(&socket, libc::SOL_SOCKET, forced, &BACKLOG).is_err() {
-            set(&socket, libc::SOL_SOCKET, option, &BACKLOG)?;
+        if set(&socket, libc::SOL_SOCKET, forced, &backlog).is_err() {
+            set(&socket, libc::SOL_SOCKET, option, &backlog)?;
         }
     }
     bind(&socket, index)?;

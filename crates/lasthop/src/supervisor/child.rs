@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use super::binaries::Binaries;
+use super::heartbeat::{Heartbeat, Seen, is_stopped};
 use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
 use super::running::Running;
 
@@ -56,6 +57,7 @@ impl Kind {
             | Ask::Rested { .. }
             | Ask::GoesOn { .. } => Kind::Switch,
             Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
+            Ask::Alive => return self != Kind::Driver,
         };
         self == asker
     }
@@ -87,6 +89,9 @@ struct Alive {
     since: Instant,
     /// It has done what it is there for: however it dies, its start did not fail.
     proved: bool,
+    beat: Heartbeat,
+    /// It was killed because it hung, and nobody else had stopped it.
+    hung: bool,
 }
 
 /// See the module.
@@ -157,6 +162,47 @@ impl Child {
             Some(alive) => alive.link.send_at_once(tell, fds),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
+    }
+
+    /// Looks after its heart-beat, and ends a process that hangs.
+    pub(super) fn look(&mut self) -> Seen {
+        let Some(alive) = &mut self.alive else {
+            return Seen::Nothing;
+        };
+        let link = &alive.link;
+        // One that is gone need not be asked.
+        let ask = || !is_full(&link.send_at_once(&Tell::Ping, &[]));
+        let seen = alive.beat.look(Instant::now(), ask);
+        if seen == Seen::Hangs {
+            tracing::error!("{} hangs: it is killed", self.kind);
+            alive.hung = !is_stopped(alive.process.id());
+            self.kill();
+        }
+        seen
+    }
+
+    /// It has not answered, and gets on all the same.
+    pub(super) fn spare(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.beat.spare();
+        }
+    }
+
+    /// It has shown that it lives.
+    pub(super) fn answered(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.beat.answered();
+        }
+    }
+
+    /// When to look after it next.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        self.alive.as_ref().and_then(|alive| alive.beat.due())
+    }
+
+    /// Whether it was killed because it hung of itself.
+    pub(super) fn has_hung(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.hung)
     }
 
     /// The next thing that it asks, if there is one. What makes no sense ends it, and so does a closed link:
@@ -291,6 +337,7 @@ impl Child {
             link: giving.give(alive.link.as_fd()),
             uptime_ms: alive.since.elapsed().as_millis() as u64,
             proved: alive.proved,
+            beat: alive.beat.pass(),
         });
         PassedChild {
             restarts: self.restarts,
@@ -312,6 +359,8 @@ impl Child {
                 link: Link::new(fds.take(passed.link)?),
                 since: now.checked_sub(uptime).unwrap_or(now),
                 proved: passed.proved,
+                beat: Heartbeat::take(passed.beat, now, kind),
+                hung: false,
             })
         };
         let alive = from.alive.map(take).transpose()?;
@@ -352,11 +401,11 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let process = command
         .spawn()
         .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
-    watched(&process, ours)
+    watched(kind, &process, ours)
 }
 
 /// A process that was started, with our end of its link.
-fn watched(process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
+fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
     let process = Running::of(process)?;
     let link = Link::new(ours);
     link.set_nonblocking()?;
@@ -365,7 +414,15 @@ fn watched(process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
         link,
         since: Instant::now(),
         proved: false,
+        beat: Heartbeat::new(Instant::now(), kind),
+        hung: false,
     })
+}
+
+/// Whether there was no room for a message.
+pub(super) fn is_full(told: &io::Result<()>) -> bool {
+    let kind = told.as_ref().err().map(io::Error::kind);
+    kind == Some(io::ErrorKind::WouldBlock)
 }
 
 /// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link and no other descriptor that we or
@@ -445,7 +502,7 @@ impl Child {
         }
         let child = Self {
             kind,
-            alive: Some(watched(&command.spawn().unwrap(), ours).unwrap()),
+            alive: Some(watched(kind, &command.spawn().unwrap(), ours).unwrap()),
             restarts: 0,
             failures: 0,
             restart_at: None,
@@ -464,6 +521,11 @@ mod tests {
     fn nobody_asks_for_what_is_anothers() {
         let path = || "/somewhere".to_owned();
         let port = PortId(1);
+        assert!(Kind::Control.may_ask(&Ask::Alive) && Kind::Switch.may_ask(&Ask::Alive));
+        assert!(!Kind::Driver.may_ask(&Ask::Alive));
+        assert!(Kind::Control.may_ask(&Ask::Frozen) && !Kind::Switch.may_ask(&Ask::Frozen));
+        let rested = Ask::Rested { at_ns: 0 };
+        assert!(Kind::Switch.may_ask(&rested) && !Kind::Control.may_ask(&rested));
         for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
             assert!(Kind::Control.may_ask(&ask));
             assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));

@@ -1,21 +1,22 @@
 //! What the switch deposits, so that its successor goes on with its connections. None of it is understood here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use channel::keeping::{MAX_KEPT, MAX_RECORD, to_blame};
+use channel::keeping::{Look, MAX_KEPT, MAX_RECORD, to_blame, wipe};
 use channel::link::MAX_FDS;
 use channel::supervision::Tell;
 use port::PortId;
 use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 
-use super::child::Child;
-use super::replace::{Giving, PassedDeposit, Taking};
+use super::child::is_full;
+use super::replace::{Giving, PassedDeposit, PassedDeposits, Taking};
 
 /// Deaths in a row that a connection is allowed to be the cause of.
 const DEATHS: u32 = 3;
@@ -68,6 +69,18 @@ pub(super) struct Deposits {
     blamed: BTreeMap<PortId, Blame>,
     /// Ports whose connections are not to go on.
     condemned: BTreeSet<PortId>,
+    /// The marks when a switch that may hang was looked at last.
+    look: Option<Look>,
+    /// What a new switch has not got yet.
+    leaving: VecDeque<Parcel>,
+}
+
+/// What goes with one message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Parcel {
+    /// Descriptors of these numbers.
+    Files(PortId, Vec<u64>),
+    Record(PortId),
 }
 
 impl Deposits {
@@ -110,16 +123,39 @@ impl Deposits {
         self.kept += deposit.fds.len() as u64;
     }
 
+    /// The switch has not answered: looks at whom it serves, to compare with later. Whether its session thread has got on
+    /// since the last look.
+    pub(super) fn look(&mut self, marks: &OwnedFd) -> bool {
+        let before = std::mem::replace(&mut self.look, Look::at(marks).ok());
+        let both = self.look.as_ref().zip(before.as_ref());
+        both.is_some_and(|(now, before)| now.session_gets_on_since(before))
+    }
+
+    /// The switch was killed because it hung: ports whose threads have not got on since the last look are to blame.
+    pub(super) fn blame_hung(&mut self, marks: &OwnedFd) {
+        let now = Look::at(marks).ok();
+        let stuck = now.zip(self.look.take());
+        let stuck = stuck.map(|(now, before)| now.stuck_since(&before));
+        if let Err(error) = wipe(marks) {
+            tracing::error!("marks cannot be wiped: {error}");
+        }
+        self.blame_ports(stuck.unwrap_or_default());
+    }
+
     /// The switch has died like this. If it was not killed from outside, the port that it was serving is to blame, or
     /// all that it was serving where it did not say which.
     pub(super) fn blame(&mut self, status: ExitStatus, marks: &OwnedFd) {
         let mut to_blame = to_blame(marks).unwrap_or_default();
+        if !died_of_itself(status) {
+            to_blame.clear();
+        }
+        self.blame_ports(to_blame);
+    }
+
+    fn blame_ports(&mut self, mut to_blame: Vec<PortId>) {
         self.condemned.clear();
         self.blamed
             .retain(|_, blame| blame.last.elapsed() < FORGIVEN);
-        if !died_of_itself(status) {
-            return;
-        }
         to_blame.retain(|port| (port.0 as usize) < MAX_PORTS);
         for port in to_blame.into_iter().collect::<BTreeSet<_>>() {
             let last = Instant::now();
@@ -139,7 +175,7 @@ impl Deposits {
     }
 
     /// For the supervisor that takes the place of this one. Who is to blame for what, it does not hear.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Vec<PassedDeposit> {
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedDeposits {
         let pass = |(port, deposit): (&PortId, &'a Deposit)| {
             let fds = deposit.fds.iter();
             PassedDeposit {
@@ -148,20 +184,23 @@ impl Deposits {
                 record: deposit.record.clone(),
             }
         };
-        self.ports.iter().map(pass).collect()
+        PassedDeposits {
+            ports: self.ports.iter().map(pass).collect(),
+            leaving: self.leaving.clone(),
+        }
     }
 
     /// What the supervisor before this one has kept.
     ///
     /// # Errors
     /// A descriptor is not there.
-    pub(super) fn take(from: Vec<PassedDeposit>, fds: &mut Taking) -> Result<Self, String> {
+    pub(super) fn take(from: PassedDeposits, fds: &mut Taking) -> Result<Self, String> {
         let mut deposits = Self::default();
         for PassedDeposit {
             port,
             fds: kept,
             record,
-        } in from
+        } in from.ports
         {
             let numbers: Vec<u64> = kept.iter().map(|(number, _)| *number).collect();
             for (number, place) in kept {
@@ -171,14 +210,12 @@ impl Deposits {
                 deposits.record(port, record, &numbers);
             }
         }
+        deposits.leaving = from.leaving;
         Ok(deposits)
     }
 
-    /// Gives everything to a new switch.
-    ///
-    /// # Errors
-    /// It is gone or does not read.
-    pub(super) fn hand_over(&mut self, switch: &Child) -> io::Result<()> {
+    /// A new switch is to have everything: [`Deposits::hand_over`] gives it.
+    pub(super) fn pack(&mut self) {
         // A connection whose deposit is not whole is lost: it was the dead switch's alone.
         let kept = &mut self.kept;
         self.ports.retain(|_, deposit| {
@@ -188,25 +225,76 @@ impl Deposits {
             }
             whole
         });
+        self.leaving.clear();
         for (port, deposit) in &self.ports {
-            let port = *port;
-            let all: Vec<_> = deposit.fds.iter().collect();
-            for some in all.chunks(MAX_FDS) {
-                let numbers = some.iter().map(|(number, _)| **number).collect();
-                let fds: Vec<_> = some.iter().map(|(_, fd)| fd.as_fd()).collect();
-                switch.tell(&Tell::Kept { port, numbers }, &fds)?;
+            let all: Vec<_> = deposit.fds.keys().copied().collect();
+            let files = all.chunks(MAX_FDS).map(<[u64]>::to_vec);
+            let files = files.map(|numbers| Parcel::Files(*port, numbers));
+            self.leaving.extend(files);
+            self.leaving.push_back(Parcel::Record(*port));
+        }
+    }
+
+    /// The new switch is not to have the rest.
+    pub(super) fn unpack(&mut self) {
+        self.leaving.clear();
+    }
+
+    /// Whether a new switch has not got everything yet.
+    pub(super) fn is_handing_over(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Gives a new switch what there is room for; it may be busy with its start, and nobody waits for it. `tell` sends it a
+    /// message at once, or says that there is no room ([`io::ErrorKind::WouldBlock`]).
+    ///
+    /// # Errors
+    /// Others of `tell`.
+    pub(super) fn hand_over(
+        &mut self,
+        tell: impl Fn(&Tell, &[BorrowedFd<'_>]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        while let Some(parcel) = self.leaving.front() {
+            let told = self.send(parcel, &tell);
+            if is_full(&told) {
+                break;
             }
-            if let Some(record) = deposit.record.clone() {
-                let condemned = self.condemned.contains(&port);
-                let tell = Tell::KeptRecord {
-                    port,
-                    record,
-                    condemned,
-                };
-                switch.tell(&tell, &[])?;
-            }
+            told?;
+            self.leaving.pop_front();
         }
         Ok(())
+    }
+
+    /// Sends a parcel; what was dropped meanwhile needs no room.
+    fn send(
+        &self,
+        parcel: &Parcel,
+        tell: impl Fn(&Tell, &[BorrowedFd<'_>]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (Parcel::Files(port, _) | Parcel::Record(port)) = *parcel;
+        let Some(deposit) = self.ports.get(&port) else {
+            return Ok(());
+        };
+        match (parcel, &deposit.record) {
+            (Parcel::Files(_, numbers), _) => {
+                let fds = numbers.iter().map(|number| deposit.fds.get(number));
+                let Some(fds) = fds.collect::<Option<Vec<_>>>() else {
+                    return Ok(());
+                };
+                let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
+                let numbers = numbers.clone();
+                tell(&Tell::Kept { port, numbers }, &fds)
+            }
+            (Parcel::Record(_), Some(record)) => {
+                let kept = Tell::KeptRecord {
+                    port,
+                    record: record.clone(),
+                    condemned: self.condemned.contains(&port),
+                };
+                tell(&kept, &[])
+            }
+            (Parcel::Record(_), None) => Ok(()),
+        }
     }
 }
 
@@ -309,6 +397,95 @@ mod tests {
         deposits.forget(A);
         deposits.forget(A);
         assert_eq!(count(&deposits), (0, 0));
+    }
+
+    #[test]
+    fn a_new_switch_gets_everything_as_fast_as_it_reads_and_nobody_waits_for_it() {
+        let mut deposits = Deposits::default();
+        for port in [A, B] {
+            (0..20).for_each(|n| deposits.keep(port, n, fd()));
+            deposits.record(port, vec![port.0 as u8], &(0..20).collect::<Vec<_>>());
+        }
+        // What is not whole stays behind.
+        deposits.keep(PortId(3), 0, fd());
+        deposits.pack();
+        let got = std::cell::RefCell::new(Vec::new());
+        for turn in 1.. {
+            deposits
+                .hand_over(|tell, fds| {
+                    let mut got = got.borrow_mut();
+                    if got.len() == 3 * turn {
+                        return Err(io::ErrorKind::WouldBlock.into());
+                    }
+                    let expected = match tell {
+                        Tell::Kept { numbers, .. } => numbers.len(),
+                        _ => 0,
+                    };
+                    assert_eq!(fds.len(), expected);
+                    got.push(tell.clone());
+                    Ok(())
+                })
+                .unwrap();
+            if !deposits.is_handing_over() {
+                break;
+            }
+            assert_eq!(
+                got.borrow().len(),
+                3 * turn,
+                "no more than there is room for"
+            );
+        }
+        let got = got.into_inner();
+        assert_eq!(
+            got.len(),
+            2 * 4,
+            "three times up to eight descriptors, and a record"
+        );
+        for (port, told) in [A, B].into_iter().zip(got.chunks(4)) {
+            let numbers = told.iter().flat_map(|tell| match tell {
+                Tell::Kept { port: of, numbers } if *of == port => numbers.clone(),
+                _ => Vec::new(),
+            });
+            assert!(numbers.eq(0..20));
+            let condemned = false;
+            let record = vec![port.0 as u8];
+            let last = Tell::KeptRecord {
+                port,
+                record,
+                condemned,
+            };
+            assert_eq!(told[3], last);
+        }
+        deposits.pack();
+        assert!(deposits.is_handing_over());
+        let gone = deposits.hand_over(|_, _| Err(io::ErrorKind::BrokenPipe.into()));
+        assert!(gone.is_err() && deposits.is_handing_over());
+        deposits.forget(A);
+        deposits.forget(B);
+        deposits.hand_over(|_, _| unreachable!()).unwrap();
+        assert!(!deposits.is_handing_over());
+    }
+
+    #[test]
+    fn who_made_the_switch_hang_is_to_blame() {
+        let mut deposits = Deposits::default();
+        let file = marks(&[]);
+        let all = channel::keeping::Marks::map(&file).unwrap();
+        for (thread, port) in [(1, A), (2, B)] {
+            all.of(thread).serve(port);
+        }
+        assert!(!deposits.look(&file), "there is nothing to compare with");
+        all.of(0).rest();
+        assert!(deposits.look(&file), "the session thread");
+        all.of(2).serve(B);
+        deposits.blame_hung(&file);
+        let blamed: Vec<_> = deposits.blamed.keys().copied().collect();
+        assert_eq!(blamed, [A], "the other one got on");
+        deposits.blame_hung(&file);
+        assert_eq!(
+            deposits.blamed[&A].deaths, 1,
+            "nobody has looked, and marks are wiped"
+        );
     }
 
     #[test]

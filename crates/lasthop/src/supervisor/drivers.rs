@@ -16,6 +16,7 @@ mod heart;
 #[cfg(test)]
 mod tests;
 
+use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use port::PortId;
 
 use super::binaries::Binaries;
 use super::child::Child;
+use super::groups::Groups;
 use super::replace::{Giving, PassedDriver, Taking};
 use driver::{Dial, Dialed, Driver};
 
@@ -42,6 +44,8 @@ pub(super) struct Drivers {
     answers: Vec<Dialed>,
     /// Killed processes of such drivers that take their time to die.
     dying: Vec<Child>,
+    /// What limits them from outside; known once there is a driver, `None` where there is nothing.
+    groups: OnceCell<Option<Groups>>,
 }
 
 impl Drivers {
@@ -127,21 +131,28 @@ impl Drivers {
     /// Something of one is not there.
     pub(super) fn take(from: Vec<PassedDriver>, fds: &mut Taking) -> Result<Self, String> {
         let all = from.into_iter().map(|driver| Driver::take(driver, fds));
-        Ok(Self {
+        let drivers = Self {
             all: all.collect::<Result<_, _>>()?,
             ..Self::default()
-        })
+        };
+        if drivers.all.iter().any(|driver| driver.child.is_some()) {
+            // They are there already, and are removed with their drivers.
+            drivers.groups.get_or_init(Groups::take);
+        }
+        Ok(drivers)
     }
 
     /// Parts with drivers. Their interfaces are free for others when this returns, unless a process does not die.
     fn part(&mut self, which: impl FnMut(&mut Driver) -> bool) {
-        let mut children = Vec::new();
+        let (mut children, mut names) = (Vec::new(), Vec::new());
         for driver in self.all.extract_if(.., which) {
+            names.push(driver.spec.name.clone());
             let (child, answer) = driver.part();
             children.extend(child);
             self.answers.extend(answer);
         }
         self.bury(children, Instant::now() + END);
+        self.remove_groups(&names);
     }
 
     /// Waits for the end of processes, but not for ever.
@@ -169,9 +180,10 @@ impl Drivers {
     /// Looks after all; answers for the switch.
     pub(super) fn turn(&mut self, binaries: &Binaries) -> Vec<Dialed> {
         self.dying.retain_mut(|child| child.has_died().is_none());
+        let groups = &self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
-            driver.turn(binaries)
+            driver.turn(binaries, groups)
         };
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.all.iter_mut().filter_map(turn));
@@ -208,12 +220,20 @@ impl Drivers {
     /// Ends all and waits for them.
     pub(super) fn stop(&mut self) {
         let drivers = std::mem::take(&mut self.all);
+        let names: Vec<_> = drivers.iter().map(|d| d.spec.name.clone()).collect();
         let children: Vec<_> = drivers.into_iter().filter_map(|d| d.child).collect();
         for child in &children {
             // One that is gone need not be told.
             let _ = child.tell_at_once(&Tell::Stop, &[]);
         }
         self.bury(children, Instant::now() + END);
+        self.remove_groups(&names);
+    }
+
+    fn remove_groups(&self, names: &[String]) {
+        if let Some(Some(groups)) = self.groups.get() {
+            names.iter().for_each(|name| groups.remove(name));
+        }
     }
 }
 

@@ -8,7 +8,8 @@
 //!                                              (frozen)        adds ports, gets the program
 //!                                              Ready
 //! Resting                      Rest; Rested                                            the gap
-//! GoingOn                                                      Kept..., GoOn; GoesOn   the gap
+//! Giving                                                       Kept...                 the gap
+//! GoingOn                                                      GoOn; GoesOn            the gap
 //! done         ends            ends            Thaw
 //! ```
 //!
@@ -31,7 +32,9 @@ use super::{Supervisor, Who};
 const PREPARATION: Duration = Duration::from_secs(10);
 /// How long the old switch may take to leave its queues.
 const REST: Duration = Duration::from_millis(500);
-/// How long the new one may take to go on with them.
+/// How long the new one may take to read what was kept.
+const GIVING: Duration = Duration::from_secs(2);
+/// How long it may take to go on with that.
 const GOING_ON: Duration = Duration::from_secs(2);
 /// How long the end of a process that was killed is waited for.
 const END: Duration = Duration::from_secs(1);
@@ -42,6 +45,7 @@ enum Stage {
     Freezing,
     Preparing,
     Resting,
+    Giving,
     GoingOn,
 }
 
@@ -51,6 +55,7 @@ impl fmt::Display for Stage {
             Stage::Freezing => "the old control did not finish what it was doing",
             Stage::Preparing => "the new processes were not ready",
             Stage::Resting => "the old switch did not leave its queues",
+            Stage::Giving => "the new switch did not read what was kept",
             Stage::GoingOn => "the new switch did not go on",
         })
     }
@@ -94,6 +99,16 @@ impl HandOver {
             let kind = child.kind();
             (Who { kind, next: true }, child)
         })
+    }
+
+    /// The switch of the new pair.
+    pub(super) fn switch(&self) -> &Child {
+        &self.switch
+    }
+
+    /// Whether it is the new switch that gets what was kept.
+    pub(super) fn gets_deposits(&self) -> bool {
+        self.stage == Stage::Giving
     }
 
     /// When it has failed.
@@ -169,6 +184,10 @@ impl Supervisor {
         match next.stage {
             // The old pair is of no use any more.
             Stage::GoingOn => Ok(()),
+            Stage::Giving => {
+                let went = self.give();
+                self.unless_gone(went)
+            }
             // Nothing but its connections is missing from the new pair: it may have them now.
             Stage::Resting if self.switch.has_died().is_some() => {
                 self.reap_switch()?;
@@ -247,13 +266,43 @@ impl Supervisor {
 
     /// The old switch serves nobody: the new one gets everything.
     fn let_go_on(&mut self) -> io::Result<()> {
+        if let Some(next) = &mut self.next {
+            next.enter(Stage::Giving, GIVING);
+            self.deposits.pack();
+        }
+        self.give()
+    }
+
+    /// Gives the new switch what there is room for; once it has everything, it may go on.
+    fn give(&mut self) -> io::Result<()> {
         let Some(next) = &mut self.next else {
             return Ok(());
         };
-        self.deposits.hand_over(&next.switch)?;
+        let switch = &next.switch;
+        self.deposits
+            .hand_over(|tell, fds| switch.tell_at_once(tell, fds))?;
+        if self.deposits.is_handing_over() {
+            return Ok(());
+        }
         // From here on there is no way back to the old one.
         next.enter(Stage::GoingOn, GOING_ON);
         next.switch.tell(&Tell::GoOn, &[])
+    }
+
+    /// Which of two switches has the connections.
+    pub(super) fn is_serving(&self, who: Who) -> bool {
+        let next_serves = self.next.as_ref().is_some_and(HandOver::is_serving);
+        who.next == next_serves
+    }
+
+    /// Whether control and the switch run, and the switch has all that it is to have.
+    pub(super) fn pair_is_whole(&self) -> bool {
+        self.switch_is_whole() && self.control.is_alive()
+    }
+
+    /// Whether it is the new switch that gets what was kept, and not the one that serves.
+    pub(super) fn next_gets_deposits(&self) -> bool {
+        self.next.as_ref().is_some_and(HandOver::gets_deposits)
     }
 
     /// The new pair serves: it is the pair now.
@@ -279,6 +328,9 @@ impl Supervisor {
         if serving {
             self.end_both_pairs()?;
         } else if let Some(mut next) = self.next.take() {
+            if next.gets_deposits() {
+                self.deposits.unpack();
+            }
             // Those that are dead are started again as ever.
             let _ = self.switch.tell(&Tell::Unrest, &[]);
             let thawed = self.control.tell(&Tell::Thaw, &[]);

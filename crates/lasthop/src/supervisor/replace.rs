@@ -38,8 +38,8 @@ use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
 pub(super) use record::{
-    PassedBinaries, PassedChild, PassedDeposit, PassedDevice, PassedDriver, PassedProcess,
-    PassedUpgrade, Record,
+    PassedBinaries, PassedChild, PassedDeposit, PassedDeposits, PassedDevice, PassedDriver,
+    PassedProcess, PassedUpgrade, Record,
 };
 
 /// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's

@@ -5,10 +5,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use api::v1::{SwitchSpec, WantedState, Workers};
+use api::v1::WantedState;
 use channel::keeping::MARKS;
 use channel::state::StateFile;
-use channel::supervision::{Poll, SwitchSettings};
 use control::engine::Saved;
 use control::wanted::API_SOCKET;
 use port::PortId;
@@ -21,7 +20,7 @@ use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::lock::Lock;
 use super::sockets::Sockets;
-use super::{Refusal, RunArgs, Supervisor};
+use super::{Refusal, RunArgs, Supervisor, settings};
 
 /// Reads the configuration, binds every socket, opens every interface, starts control and the switch.
 pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
@@ -36,7 +35,7 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
     bind_ports(&args.config, &wanted, &mut sockets)?;
     sockets.settled();
     let drivers = open_interfaces(&args.config, &wanted)?;
-    let settings = settings_of(&wanted.switch);
+    let settings = settings::of(&wanted.switch);
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     Ok(Supervisor {
@@ -104,21 +103,4 @@ fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, size)?;
     Ok(fd)
-}
-
-/// What the switch is to know of its table in the configuration.
-fn settings_of(spec: &SwitchSpec) -> SwitchSettings {
-    SwitchSettings {
-        poll: match spec.poll {
-            api::v1::Poll::Adaptive => Poll::Adaptive,
-            api::v1::Poll::Always => Poll::Always,
-        },
-        successor: false,
-        waits: false,
-        workers: match spec.workers {
-            // The switch opens no paths, and so does not see a quota.
-            Workers::Auto => Some(datapath::workers::automatic()),
-            Workers::Count(count) => Some(count),
-        },
-    }
 }

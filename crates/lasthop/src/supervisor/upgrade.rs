@@ -137,7 +137,7 @@ impl Supervisor {
     fn begin_upgrade(&mut self, client: Client, dir: &Path) {
         let why_not = if self.upgrade.is_some() {
             Some("another upgrade is under way")
-        } else if !self.ready {
+        } else if !self.ready || !self.pair_is_whole() {
             Some("not everything is in place yet")
         } else {
             None
@@ -185,6 +185,9 @@ impl Supervisor {
         let replaced = "the supervisor was replaced".to_owned();
         upgrade.client.say(&Answer::Doing(replaced));
         upgrade.stage = Stage::HandingOver;
+        if !self.pair_is_whole() {
+            return self.go_back(upgrade, "a process has ended meanwhile".to_owned());
+        }
         match self.begin_hand_over(&upgrade.new) {
             Ok(()) => Some(upgrade),
             Err(error) => self.go_back(upgrade, error.to_string()),

@@ -204,7 +204,7 @@ impl Running {
     }
 
     /// A process of `status`, when control answers.
-    fn try_process(&self, name: &str) -> Option<Value> {
+    pub(crate) fn try_process(&self, name: &str) -> Option<Value> {
         let output = self.cli("status --json");
         let status: Value = serde_json::from_slice(&output.stdout).ok()?;
         let all = status["processes"].as_array()?;

@@ -1,8 +1,11 @@
 //! The requests, one function each, in the order of their codes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 
+use memory::Mapping;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::{FrontEnd, FrontError, Message, request};
@@ -62,6 +65,7 @@ pub struct DirtyFile {
     fd: OwnedFd,
     size: u64,
     offset: u64,
+    mapping: Mapping,
 }
 
 impl DirtyFile {
@@ -73,7 +77,37 @@ impl DirtyFile {
         let size = end.div_ceil(LOG_PAGE).div_ceil(64) * 8;
         let fd = memfd_create("dirty-log", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, offset + size)?;
-        Ok(Self { fd, size, offset })
+        let mapping = Mapping::shared(&fd, size, offset).map_err(io::Error::other)?;
+        Ok(Self {
+            fd,
+            size,
+            offset,
+            mapping,
+        })
+    }
+
+    /// The file, for hostile tests.
+    #[must_use]
+    pub fn file(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// All pages that were written since they were taken last, as a VMM takes them: bits that are read are cleared, and
+    /// none is lost.
+    #[must_use]
+    pub fn take(&self) -> BTreeSet<u64> {
+        let mut pages = BTreeSet::new();
+        for at in 0..self.mapping.len() {
+            // SAFETY: `at` is inside the mapping, which lives as long as `self`; the back end sets bits with atomic
+            // instructions, too.
+            let byte = unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(at)) };
+            if byte.load(Ordering::Relaxed) != 0 {
+                let bits = byte.swap(0, Ordering::AcqRel);
+                let set = (0..8).filter(|bit| bits & 1 << bit != 0);
+                pages.extend(set.map(|bit| 8 * at as u64 + bit));
+            }
+        }
+        pages
     }
 
     /// Whether the page of guest address `gpa` was written.

@@ -59,6 +59,18 @@ impl Queue {
         }
     }
 
+    /// Where the packed ring at `layout` stands, told from the ring itself: for a front end that offers the start of a ring
+    /// that was served. `None` when it cannot be told: a driver that puts several descriptors into the ring for a buffer,
+    /// or that lets buffers be used in batches.
+    #[must_use]
+    pub fn position_in_ring(mem: &GuestMemory, layout: Layout, features: Features) -> Option<u32> {
+        let each_for_itself = features.contains(Features::RING_INDIRECT_DESC)
+            && !features.contains(Features::IN_ORDER);
+        let served = each_for_itself && Self::was_served(mem, layout);
+        let found = served.then(|| PackedQueue::position_in_ring(mem, layout));
+        found.flatten()
+    }
+
     /// Whether a device has ever used a descriptor of the packed ring at `layout` in its driver's life, as far as
     /// the ring shows it: a ring that a driver has just set up has no used flag anywhere.
     #[must_use]

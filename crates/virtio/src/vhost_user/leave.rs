@@ -5,6 +5,9 @@
 //! with queues running leaves their positions behind, and a later session goes on there if it is provably
 //! the same ring: the same file at the same place with the same size, served before by its own flags, and a
 //! front end that knows nothing better than the start. A driver that was reset meanwhile has cleared its ring.
+//!
+//! When nobody is left who remembers, because all of Lasthop was started anew, the ring is read: most drivers' rings tell
+//! ([`Queue::position_in_ring`]).
 
 use super::backend::Backend;
 use super::queues::PACKED_START;
@@ -60,18 +63,27 @@ impl Session {
         self.left = left;
     }
 
-    /// The position at which the queue is known to stand although the front end says the start.
-    pub(super) fn left_at(&self, index: usize, layout: &Layout) -> Option<u32> {
-        if !matches!(self.queues[index].base, None | Some(PACKED_START)) {
+    /// The position at which a queue is known to stand although the front end says the start: because a session before
+    /// this one has left it, or else, where nobody remembers that, from the ring itself.
+    pub(super) fn known_position(&self, index: usize, layout: &Layout) -> Option<u32> {
+        let vring = &self.queues[index];
+        if !matches!(vring.base, None | Some(PACKED_START)) {
             return None;
         }
+        let memory = self.memory.as_ref()?;
+        match self.left_at(index, layout) {
+            Some(left) => Queue::was_served(memory, *layout).then_some(left.position),
+            None if vring.served || self.inflight.is_some() => None,
+            None => Queue::position_in_ring(memory, *layout, self.features()),
+        }
+    }
+
+    fn left_at(&self, index: usize, layout: &Layout) -> Option<&Left> {
         let place = self.place(layout)?;
         let same = |left: &&Left| {
             usize::from(left.index) == index && left.size == layout.size && left.place == place
         };
-        let left = self.left.iter().find(same)?;
-        let served = Queue::was_served(self.memory.as_ref()?, *layout);
-        served.then_some(left.position)
+        self.left.iter().find(same)
     }
 
     /// Where the three areas lie in which files.

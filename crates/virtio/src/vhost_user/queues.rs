@@ -40,6 +40,8 @@ pub(super) struct Vring {
     pub(super) area: Option<u64>,
     /// A process that died has served it, and where it stands is in its rings.
     pub(super) resume: bool,
+    /// It ran in this session: what the front end knows of its position, it knows from us.
+    pub(super) served: bool,
     /// Why it does not run although it could be expected to.
     pub(super) problem: Option<String>,
 }
@@ -53,6 +55,7 @@ impl Vring {
             parked: self.base.or(self.parked),
             call: self.call.take(),
             err: self.err.take(),
+            served: self.served,
             ..Vring::default()
         };
     }
@@ -182,14 +185,14 @@ impl Session {
             )));
         }
         let layout = resolve(mem, size, addr, packed)?;
-        let position = match self.left_at(index, &layout) {
-            Some(position) if packed => position,
-            _ => position(vring.base, packed)?,
-        };
         let resume = match vring.resume {
             true => Resume::Yes,
             false if self.again => Resume::Perhaps,
             false => Resume::No,
+        };
+        let position = match self.known_position(index, &layout) {
+            Some(position) if packed && resume == Resume::No => position,
+            _ => position(vring.base, packed)?,
         };
         let index = index as u16;
         let inflight = match &self.inflight {
@@ -244,6 +247,7 @@ impl Session {
         match started {
             Ok(layout) => {
                 vring.running = Some(layout);
+                vring.served = true;
                 vring.resume = false;
                 vring.problem = None;
                 self.left.retain(|left| usize::from(left.index) != index);

@@ -51,6 +51,12 @@ pub(super) struct LogFile {
 }
 
 impl Session {
+    /// Whether the VMM took a part of the memory away that it shares; see [`memory::survive_truncation`].
+    #[must_use]
+    pub fn memory_is_lost(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.is_lost())
+    }
+
     /// The dirty log, if it is there and logging is on.
     fn active_log(&self) -> Option<Arc<DirtyLog>> {
         self.log.clone().filter(|_| self.logging())

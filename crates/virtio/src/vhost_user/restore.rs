@@ -159,6 +159,7 @@ fn restore_vring(record: VringRecord, files: &mut Files) -> Result<Vring, Refusa
         running: None,
         area: record.area,
         resume: record.running,
+        served: record.running || record.parked.is_some(),
         problem: record.problem,
     })
 }

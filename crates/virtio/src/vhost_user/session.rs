@@ -248,12 +248,6 @@ impl Session {
         }
     }
 
-    /// Whether the VMM took a part of the memory away that it shares; see [`memory::survive_truncation`].
-    #[must_use]
-    pub fn memory_is_lost(&self) -> bool {
-        self.memory.as_ref().is_some_and(|memory| memory.is_lost())
-    }
-
     /// Whether the driver has negotiated features.
     pub(super) fn negotiated(&self) -> bool {
         self.acked.is_some()

@@ -31,10 +31,13 @@ pub(crate) enum Load {
     TcpIn,
     UdpOut,
     UdpIn,
+    /// Of guests, by the lean client.
+    Guests,
 }
 
 impl Load {
-    pub(crate) const ALL: [Self; 4] = [Self::TcpOut, Self::TcpIn, Self::UdpOut, Self::UdpIn];
+    /// Between namespaces.
+    pub(super) const SOCKETS: [Self; 4] = [Self::TcpOut, Self::TcpIn, Self::UdpOut, Self::UdpIn];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -42,6 +45,7 @@ impl Load {
             Self::TcpIn => "TCP in, Gbit/s",
             Self::UdpOut => "64 B out, kpps",
             Self::UdpIn => "64 B in, kpps",
+            Self::Guests => "64 B, two guests, kpps",
         }
     }
 
@@ -50,7 +54,7 @@ impl Load {
         let count = count as f64;
         match self {
             Self::TcpOut | Self::TcpIn => count * 8.0 / 1e9,
-            Self::UdpOut | Self::UdpIn => count / 1e3,
+            Self::UdpOut | Self::UdpIn | Self::Guests => count / 1e3,
         }
     }
 
@@ -61,7 +65,7 @@ impl Load {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let ends = [(&world.near, NEAR), (&world.far, FAR)];
         let (from, to) = match self {
-            Self::TcpOut | Self::UdpOut => (ends[0], ends[1]),
+            Self::TcpOut | Self::UdpOut | Self::Guests => (ends[0], ends[1]),
             Self::TcpIn | Self::UdpIn => (ends[1], ends[0]),
         };
         let (address, other) = (format!("{}:{port}", to.1), format!("{}:{port}", from.1));
@@ -80,7 +84,7 @@ impl Load {
                     move |running, count| read(receiver, running, count),
                 ))
             }
-            Self::UdpOut | Self::UdpIn => {
+            Self::UdpOut | Self::UdpIn | Self::Guests => {
                 let receiver = to.0.inside(|| Ok(UdpSocket::bind(&address)?))?;
                 let sender = from.0.inside(|| Ok(UdpSocket::bind(&other)?))?;
                 sender.connect(&address)?;

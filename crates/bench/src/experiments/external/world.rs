@@ -36,24 +36,54 @@ pub(crate) enum Way {
     LasthopXdp,
     OvsVeth,
     BridgeVeth,
+    /// As [`Way::LasthopTap`], with drivers in the switch's process; not for use.
+    InsideTap,
+    /// As [`Way::LasthopPacket`].
+    InsidePacket,
 }
 
 impl Way {
     /// Those that are compared are neighbours.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
+        Self::InsideTap,
         Self::LasthopTap,
         Self::OvsTap,
+        Self::InsidePacket,
         Self::LasthopPacket,
         Self::OvsVeth,
         Self::LasthopXdp,
         Self::BridgeVeth,
     ];
 
+    /// What moves frames between Lasthop and an interface that is not its own.
+    pub(super) fn driver(self) -> Option<&'static str> {
+        match self {
+            Self::LasthopPacket | Self::InsidePacket => Some("packet"),
+            Self::LasthopXdp => Some("xdp"),
+            _ => None,
+        }
+    }
+
+    /// The plan, with the folder that has the programs for this way.
+    pub(super) fn plan(self, plan: &Plan) -> Result<Plan> {
+        let mut plan = plan.clone();
+        if matches!(self, Self::InsideTap | Self::InsidePacket) {
+            plan.bin.push("inside");
+            let there = plan.bin.join("lasthop-switch").exists();
+            anyhow::ensure!(
+                there,
+                "there is no {}: 'make bench' makes it",
+                plan.bin.display()
+            );
+        }
+        Ok(plan)
+    }
+
     /// Over which interface it leads, of Lasthop's.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Self::LasthopTap | Self::OvsTap => "TAP to TAP",
-            Self::LasthopPacket => "TAP to veth, packet",
+            Self::LasthopTap | Self::OvsTap | Self::InsideTap => "TAP to TAP",
+            Self::LasthopPacket | Self::InsidePacket => "TAP to veth, packet",
             Self::LasthopXdp => "TAP to veth, xdp (copy)",
             Self::OvsVeth | Self::BridgeVeth => "veth",
         }
@@ -64,7 +94,7 @@ impl Way {
 pub(super) struct Namespace(Process);
 
 impl Namespace {
-    fn new(name: &str, folder: &Path) -> Result<Self> {
+    pub(super) fn new(name: &str, folder: &Path) -> Result<Self> {
         let words = words("unshare --net sleep infinity");
         let holder = Process::start(name, &[], &words, &folder.join(name))?;
         let namespace = Self(holder);
@@ -82,16 +112,16 @@ impl Namespace {
         Ok(namespace)
     }
 
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("/proc/{}/ns/net", self.0.pid())
     }
 
     /// Words of a command line that runs in it.
-    fn command(&self, command: &str) -> String {
+    pub(super) fn command(&self, command: &str) -> String {
         format!("nsenter --net={} {command}", self.path())
     }
 
-    fn run(&self, command: &str) -> Result<String> {
+    pub(super) fn run(&self, command: &str) -> Result<String> {
         let none: [(&str, &Path); 0] = [];
         run(&words(&self.command(command)), &none)
     }
@@ -124,8 +154,12 @@ pub(super) struct Used {
 }
 
 /// The processes of a switch; ended when dropped, before the namespaces.
-enum Switch {
-    Lasthop { lasthop: Lasthop, driver: u32 },
+pub(super) enum Switch {
+    Lasthop {
+        lasthop: Lasthop,
+        /// Processes between it and interfaces of the host.
+        drivers: Vec<u32>,
+    },
     Ovs(Vec<Process>),
     Kernel,
 }
@@ -152,12 +186,10 @@ impl World {
             folder,
         };
         match way {
-            Way::LasthopTap => world.lasthop(plan, None)?,
-            Way::LasthopPacket => world.lasthop(plan, Some("packet"))?,
-            Way::LasthopXdp => world.lasthop(plan, Some("xdp"))?,
             Way::OvsTap => world.ovs(false)?,
             Way::OvsVeth => world.ovs(true)?,
             Way::BridgeVeth => world.bridge()?,
+            _ => world.lasthop(plan, way)?,
         }
         Ok(world)
     }
@@ -171,14 +203,14 @@ impl World {
         self.far.address("far0", FAR)
     }
 
-    fn lasthop(&mut self, plan: &Plan, driver: Option<&str>) -> Result<()> {
+    fn lasthop(&mut self, plan: &Plan, way: Way) -> Result<()> {
         let tap = |name: &str, namespace: &Namespace, address: &str| {
             let netns = namespace.path();
             format!(
                 "[[port]]\nname = \"{name}\"\nkind = \"tap\"\nmtu = 1500\nnetns = \"{netns}\"\naddress = \"{address}/24\"\n"
             )
         };
-        let far = match driver {
+        let far = match way.driver() {
             None => tap("far0", &self.far, FAR),
             Some(driver) => {
                 self.wire()?;
@@ -189,20 +221,10 @@ impl World {
             }
         };
         let text = tap("near0", &self.near, NEAR) + &far;
-        let lasthop = Lasthop::with(plan, &plan.cores, &text)?;
-        let driver = stop::wait("both ports are up", START, || {
-            let [near, far] = ["near0", "far0"].map(|port| status(&lasthop, port));
-            let (near, far) = (near?, far?);
-            let up = [&near, &far].iter().all(|port| port["state"] == "up");
-            let pid = far["driver_process"]["pid"].as_u64();
-            Ok(pid.filter(|_| up).and_then(|pid| u32::try_from(pid).ok()))
-        })?;
-        let wanted = driver_name(&lasthop)?;
-        anyhow::ensure!(
-            !text.contains("\"xdp\"") || wanted.starts_with("xdp"),
-            "no xdp here, but {wanted}"
-        );
-        self.switch = Switch::Lasthop { lasthop, driver };
+        let lasthop = Lasthop::with(&way.plan(plan)?, &plan.cores, &text)?;
+        pids_when_up(&lasthop, &["near0"], Way::LasthopTap)?;
+        let drivers = pids_when_up(&lasthop, &["far0"], way)?;
+        self.switch = Switch::Lasthop { lasthop, drivers };
         Ok(())
     }
 
@@ -250,19 +272,23 @@ impl World {
     }
 
     pub(super) fn cpu_seconds(&self) -> Used {
-        match &self.switch {
-            Switch::Lasthop { lasthop, driver } => Used {
+        self.switch.cpu_seconds()
+    }
+}
+
+impl Switch {
+    pub(super) fn cpu_seconds(&self) -> Used {
+        let family = |process: &Process| procfs::family_seconds(process.pid());
+        match self {
+            Self::Lasthop { lasthop, drivers } => Used {
                 switch: procfs::family_seconds(lasthop.pid()),
-                driver: Some(procfs::cpu_seconds(*driver)),
+                driver: Some(drivers.iter().map(|pid| procfs::cpu_seconds(*pid)).sum()),
             },
-            Switch::Ovs(processes) => Used {
-                switch: processes
-                    .iter()
-                    .map(|process| procfs::family_seconds(process.pid()))
-                    .sum(),
+            Self::Ovs(processes) => Used {
+                switch: processes.iter().map(family).sum(),
                 driver: None,
             },
-            Switch::Kernel => Used {
+            Self::Kernel => Used {
                 switch: 0.0,
                 driver: None,
             },
@@ -270,14 +296,25 @@ impl World {
     }
 }
 
-/// What `lasthop port show` says.
-fn status(lasthop: &Lasthop, port: &str) -> Result<Value> {
-    let text = lasthop.ask(&["port", "show", port, "--json"])?;
-    serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")
-}
-
-fn driver_name(lasthop: &Lasthop) -> Result<String> {
-    let port = status(lasthop, "far0")?;
-    let name = port["driver_process"]["back_end"].as_str();
-    Ok(name.unwrap_or_default().to_owned())
+/// The drivers of ports, once these are up and have the drivers that this way is about.
+pub(super) fn pids_when_up(lasthop: &Lasthop, ports: &[&str], way: Way) -> Result<Vec<u32>> {
+    let one = |name: &&str| {
+        let text = lasthop.ask(&["port", "show", name, "--json"])?;
+        let port: Value =
+            serde_json::from_str(&text).context("'lasthop port show --json' is not what it was")?;
+        let driver = &port["driver_process"];
+        let kind = driver["back_end"].as_str().unwrap_or_default();
+        let wanted = way.driver().unwrap_or("tap");
+        anyhow::ensure!(
+            kind.is_empty() || kind.starts_with(wanted),
+            "no {wanted}, but {kind}"
+        );
+        let pid = driver["pid"]
+            .as_u64()
+            .and_then(|pid| u32::try_from(pid).ok());
+        Ok(pid.filter(|_| port["state"] == "up"))
+    };
+    stop::wait("the ports are up", START, || {
+        ports.iter().map(one).collect::<Result<Option<Vec<u32>>>>()
+    })
 }

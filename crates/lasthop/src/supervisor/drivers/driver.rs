@@ -2,6 +2,7 @@
 
 mod passing;
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -15,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::heart::{Due, Heart};
 use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
+use crate::supervisor::groups::{Groups, Limits};
 
 /// Messages of one driver in a row; an honest one has two to say.
 const MESSAGES: usize = 16;
@@ -147,12 +149,16 @@ impl Driver {
     }
 
     /// Looks after it; the answer to a dial, if there is one now.
-    pub(super) fn turn(&mut self, binaries: &Binaries) -> Option<Dialed> {
+    pub(super) fn turn(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Option<Dialed> {
         self.hear();
         self.reap();
         self.ping();
         self.dial.as_ref()?;
-        let connected = self.connect(binaries).transpose()?;
+        let connected = self.connect(binaries, groups).transpose()?;
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
@@ -238,7 +244,11 @@ impl Driver {
     }
 
     /// A connection to a new process; nothing while its time has not come.
-    fn connect(&mut self, binaries: &Binaries) -> Result<Option<OwnedFd>, String> {
+    fn connect(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
             // Its connection is not the switch's any more, and it may have what a new interface is to be called.
             self.kill();
@@ -255,10 +265,23 @@ impl Driver {
         }
         self.doomed = false;
         self.heart = Heart::new(Instant::now());
-        self.introduce().map(Some).map_err(|error| {
+        let groups = groups.get_or_init(Groups::take).as_ref();
+        self.introduce(groups).map(Some).map_err(|error| {
             self.kill();
             format!("the driver cannot be started: {error}")
         })
+    }
+
+    /// Puts a new process into its control group, before it has any memory of note.
+    fn enter(&self, groups: &Groups, queues: u16) {
+        let Some(child) = &self.child else { return };
+        let limits = Limits {
+            memory: driver::most_memory(queues),
+            threads: driver::threads(queues),
+        };
+        if let Err(error) = groups.enter(&self.spec.name, child.info().pid, limits) {
+            tracing::warn!("the driver has no control group: {error}");
+        }
     }
 
     /// Makes sure that there is an interface to work with. One that is only switched off stays open.
@@ -277,7 +300,7 @@ impl Driver {
     }
 
     /// Gives a new process all it needs; the switch's end of the connection.
-    fn introduce(&mut self) -> io::Result<OwnedFd> {
+    fn introduce(&mut self, groups: Option<&Groups>) -> io::Result<OwnedFd> {
         let device = self.device.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let given = match device.hand_over() {
             Ok(given) => given,
@@ -291,12 +314,16 @@ impl Driver {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let (memory, xdp) = given.xdp.unzip();
+        let queues = given.queues.len() as u16;
+        if let Some(groups) = groups {
+            self.enter(groups, queues);
+        }
         let start = DriverStart {
             port: self.spec.port,
             name: self.spec.name.clone(),
             back_end: given.back_end,
             uso: given.uso,
-            queues: given.queues.len() as u16,
+            queues,
             xdp,
         };
         let fds = [Some(&theirs), memory.as_ref()].into_iter().flatten();

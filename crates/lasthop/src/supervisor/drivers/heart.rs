@@ -1,8 +1,8 @@
 //! When a driver is to be asked for a sign of life, and when it has been silent for too long.
 //!
 //! ```text
-//!   new --+-- PING --> asked --- pong ---> PING later: asked again
-//!                        +--- nothing for `PATIENCE`, the first time `driving::SET_UP` more: dead
+//!   new ---> asked --- pong ---> PING after the last time: asked again
+//!              +--- nothing for `PATIENCE`, the first time `driving::SET_UP` more: dead
 //! ```
 
 use std::time::{Duration, Instant};
@@ -35,10 +35,10 @@ pub(super) struct Heart {
 }
 
 impl Heart {
-    /// That of a process which starts now.
+    /// That of a process which starts now. It is asked at once: the answer says that its set-up is over.
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            next_ping: now + PING,
+            next_ping: now,
             pinged: None,
             settled: false,
         }
@@ -102,15 +102,14 @@ mod tests {
     fn a_sign_of_life_is_owed_once_for_each_ping() {
         let start = Instant::now();
         let mut heart = Heart::new(start);
-        assert_eq!(heart.turn(start), Due::Nothing);
         assert!(!heart.pong(), "nobody has asked");
-        for round in 1..4 {
+        for round in 0..4 {
             let now = start + round * PING;
-            assert_eq!(heart.turn(now - MOMENT), Due::Nothing);
             assert_eq!((heart.due(), heart.turn(now)), (now, Due::Ping));
             assert_eq!(heart.turn(now), Due::Nothing, "one at a time");
             assert!(heart.pong());
             assert!(!heart.pong(), "it has been given");
+            assert_eq!(heart.turn(now + PING - MOMENT), Due::Nothing);
         }
     }
 
@@ -118,13 +117,11 @@ mod tests {
     fn a_set_up_may_take_its_time_and_nothing_else_may() {
         let start = Instant::now();
         let mut heart = Heart::new(start);
-        let asked = start + PING;
-        assert_eq!(heart.turn(asked), Due::Ping);
-        let longest = start + driving::SET_UP + PATIENCE;
-        assert_eq!(heart.turn(longest), Due::Nothing);
-        assert_eq!(heart.turn(longest + PING), Due::Death);
+        assert_eq!(heart.turn(start), Due::Ping);
+        let asked = start + driving::SET_UP + PATIENCE;
+        assert_eq!(heart.turn(asked - MOMENT), Due::Nothing);
+        assert_eq!(heart.turn(asked), Due::Death);
         assert!(heart.pong());
-        let asked = longest + PING;
         assert_eq!(heart.turn(asked), Due::Ping);
         assert_eq!(heart.turn(asked + PATIENCE - MOMENT), Due::Nothing);
         assert_eq!(heart.due(), asked + PATIENCE);

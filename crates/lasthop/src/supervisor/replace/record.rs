@@ -5,7 +5,7 @@
 //! 4   the record (postcard)
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
 use channel::supervision::SwitchSettings;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fds::Place;
 use crate::admin::Report;
+use crate::supervisor::deposits::Parcel;
 
 /// The version of [`Record`]; also the format "supervisor" in `channel::formats`.
 const VERSION: u32 = channel::formats::SUPERVISOR;
@@ -33,7 +34,7 @@ pub(in crate::supervisor) struct Record {
     pub(super) settings: SwitchSettings,
     pub(super) control: PassedChild,
     pub(super) switch: PassedChild,
-    pub(super) deposits: Vec<PassedDeposit>,
+    pub(super) deposits: PassedDeposits,
     pub(super) drivers: Vec<PassedDriver>,
     pub(super) uptime_ms: u64,
     /// What runs.
@@ -56,6 +57,16 @@ pub(in crate::supervisor) struct PassedProcess {
     pub(in crate::supervisor) link: Place,
     pub(in crate::supervisor) uptime_ms: u64,
     pub(in crate::supervisor) proved: bool,
+    /// Whether it owes an answer to a ping, and whether it has ever given one.
+    pub(in crate::supervisor) beat: (bool, bool),
+}
+
+/// What the switch has deposited.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedDeposits {
+    pub(in crate::supervisor) ports: Vec<PassedDeposit>,
+    /// What a new switch has not got yet.
+    pub(in crate::supervisor) leaving: VecDeque<Parcel>,
 }
 
 /// What the switch has deposited for a port.

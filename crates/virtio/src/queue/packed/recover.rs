@@ -4,6 +4,8 @@ use memory::GuestMemory;
 
 use super::PackedQueue;
 use super::ring::{AVAIL, Ring, USED, is_available};
+use crate::queue::descriptor::NEXT;
+use crate::queue::event::Cursor;
 use crate::queue::{Journal, Layout, MAX_SIZE, QueueFault};
 
 impl PackedQueue {
@@ -43,6 +45,40 @@ impl PackedQueue {
         if let Some(journal) = &self.journal {
             journal.moves(self.used, self.used);
         }
+    }
+
+    /// Where a ring stands, in the encoding of `Queue::position`, as far as its descriptors alone can tell.
+    ///
+    /// A slot with used flags was used up in the lap of these; one that is available for a lap, in the lap before. So
+    /// the slots before the position were used up in this lap, and those from it on in the lap before: there is one step
+    /// in the ring, or none at the start of a lap. Of a chain of several slots only the first bears used flags, and the
+    /// others cannot be told from available ones: a ring with such chains, or one that is used in batches, is not judged.
+    pub(in crate::queue) fn position_in_ring(mem: &GuestMemory, layout: Layout) -> Option<u32> {
+        let ring = Ring::resolve(mem, layout).ok()?;
+        let size = layout.size.min(MAX_SIZE);
+        let (mut first, mut last, mut step) = (false, false, None);
+        for at in 0..size {
+            let flags = ring.flags(at);
+            let (avail, used) = (flags & AVAIL != 0, flags & USED != 0);
+            if avail != used && flags & NEXT != 0 {
+                return None;
+            }
+            let used_up_in = if avail == used { avail } else { !avail };
+            if at == 0 {
+                first = used_up_in;
+            } else if used_up_in != last && step.replace(at).is_some() {
+                return None;
+            }
+            last = used_up_in;
+        }
+        let at = match step {
+            Some(index) => Cursor { index, wrap: first },
+            None => Cursor {
+                index: 0,
+                wrap: !first,
+            },
+        };
+        Some(u32::from(at.bits()) | u32::from(at.bits()) << 16)
     }
 
     pub(in crate::queue) fn was_served(mem: &GuestMemory, layout: Layout) -> Option<bool> {

@@ -320,3 +320,56 @@ fn a_ring_shows_whether_it_was_ever_served() {
         assert!(served(&world), "offered again");
     }
 }
+
+const ONE_SLOT_EACH: Features = Features::VERSION_1
+    .union(Features::RING_PACKED)
+    .union(Features::RING_INDIRECT_DESC);
+
+fn told_by_ring(world: &World, features: Features) -> Option<u32> {
+    let guest = &world.driver.guest;
+    Queue::position_in_ring(&guest.mem, guest.layout, features)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+
+    /// A successor that was left nothing but the ring.
+    #[test]
+    fn a_ring_whose_buffers_take_a_slot_each_tells_its_position(
+        size in 1..20u16,
+        turns in prop::collection::vec((0..8usize, 0..8usize, any::<bool>()), 1..60),
+    ) {
+        let mut world = World::new(size, ONE_SLOT_EACH, true);
+        let mut queue = world.start();
+        for (offers, serve, reap) in turns {
+            (0..offers).for_each(|n| world.offer(1 + n % 3, true));
+            world.serve(&mut queue, serve, 0);
+            if reap {
+                world.reap();
+            }
+            if let Some(told) = told_by_ring(&world, ONE_SLOT_EACH) {
+                prop_assert_eq!(told, queue.position());
+            } else {
+                let guest = &world.driver.guest;
+                prop_assert!(!Queue::was_served(&guest.mem, guest.layout));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_with_chains_of_several_slots_is_not_judged() {
+    let mut world = World::new(8, ONE_SLOT_EACH, true);
+    let mut queue = world.start();
+    world.offer(1, false);
+    world.serve(&mut queue, 1, 0);
+    assert!(told_by_ring(&world, ONE_SLOT_EACH).is_some());
+    assert_eq!(
+        told_by_ring(&world, ONE_SLOT_EACH | Features::IN_ORDER),
+        None
+    );
+    let direct = ONE_SLOT_EACH - Features::RING_INDIRECT_DESC;
+    assert_eq!(told_by_ring(&world, direct), None);
+    world.offer(3, false);
+    assert_eq!(told_by_ring(&world, ONE_SLOT_EACH), None);
+}

@@ -1,0 +1,120 @@
+//! A process that hangs is killed, and then all is as after any other death: no guest is disconnected.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use running::{Place, Running, eventually, port, signal};
+use rustix::process::Signal;
+use testkit::packets::{Flow, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+/// A Lasthop with two guests.
+fn start(place: &Place) -> (Running, FakeGuest, FakeGuest) {
+    let segment = "[switch]\nname = \"host1\"\nworkers = 2\n[[segment]]\nname = \"blue\"\n";
+    let ports = ["vm1", "vm2"].map(|vm| port(vm, "segment = \"blue\""));
+    let lasthop = place.start(&format!("{segment}{}", ports.concat()));
+    let guest = |n| {
+        let path = place.run_dir().join(format!("vm{n}.sock"));
+        let mut guest = FakeGuest::connect(&path, GuestConfig::default().guest(n)).unwrap();
+        guest.wait_link().unwrap();
+        guest
+    };
+    (lasthop, guest(1), guest(2))
+}
+
+/// A frame gets through, both guests have their connections of the start, and who hung is named.
+fn all_is_well(lasthop: &mut Running, name: &str, a: &mut FakeGuest, b: &mut FakeGuest) {
+    let frame = udp(&Flow::v4(1, 2), name.as_bytes());
+    a.send(&frame).unwrap();
+    eventually("it arrives", || {
+        b.recv_all().unwrap().iter().any(|got| got.frame == frame)
+    });
+    a.wait_link().expect("the same connection");
+    b.wait_link().expect("the same connection");
+    let log = lasthop.log();
+    assert!(
+        log.contains(&format!("{name} hangs: it is killed")),
+        "{log}"
+    );
+    for bad in ["disconnected", "its connection ends"] {
+        assert!(!log.contains(bad), "{bad}: {log}");
+    }
+    lasthop.end(Signal::TERM);
+}
+
+/// Waits until another process is in the place of this one, and answers.
+fn is_replaced(lasthop: &Running, name: &str, pid: i32) {
+    eventually("there is a successor", || {
+        let now = lasthop.try_process(name);
+        let now = now.and_then(|process| process["pid"].as_i64());
+        now.is_some_and(|now| now != i64::from(pid))
+    });
+}
+
+#[test]
+fn control_or_a_switch_that_is_stopped_is_replaced() {
+    for name in ["control", "switch"] {
+        let place = Place::new();
+        let (mut lasthop, mut a, mut b) = start(&place);
+        let pid = lasthop.pid(name);
+        signal(pid, Signal::STOP);
+        is_replaced(&lasthop, name, pid);
+        let log = lasthop.log();
+        assert!(
+            !log.contains("died while it served"),
+            "nobody is to blame: {log}"
+        );
+        all_is_well(&mut lasthop, name, &mut a, &mut b);
+    }
+}
+
+/// The threads of a process that have this name.
+fn threads(pid: i32, name: &str) -> Vec<i32> {
+    let all = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let all = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_called = |tid: &i32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
+    };
+    all.filter(is_called).collect()
+}
+
+/// A thread that is stopped as by a debugger, while the others of its process go on.
+struct Stopped(i32);
+
+impl Stopped {
+    fn thread(tid: i32) -> Self {
+        // SAFETY: bare system calls without memory.
+        let done = unsafe {
+            libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) == 0
+                && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0
+        };
+        assert!(done, "{}", std::io::Error::last_os_error());
+        let mut stopped = Self(tid);
+        assert!(!stopped.wait(0), "it stops, and lives");
+        stopped
+    }
+
+    /// What has become of it; whether that is its end. Whoever has stopped it must take note of that.
+    fn wait(&mut self, flags: i32) -> bool {
+        let mut status = 0;
+        // SAFETY: the status lives until the call returns.
+        let found = unsafe { libc::waitpid(self.0, &raw mut status, flags | libc::__WALL) };
+        found == self.0 && !libc::WIFSTOPPED(status)
+    }
+}
+
+#[test]
+fn a_switch_of_which_one_thread_hangs_is_replaced() {
+    // The session thread has the name of its process.
+    for name in ["lasthop-switch", "worker"] {
+        let place = Place::new();
+        let (mut lasthop, mut a, mut b) = start(&place);
+        let pid = lasthop.pid("switch");
+        let last = threads(pid, name).pop().expect("such a thread");
+        let mut stopped = Stopped::thread(last);
+        eventually("it is killed", || stopped.wait(libc::WNOHANG));
+        is_replaced(&lasthop, "switch", pid);
+        all_is_well(&mut lasthop, "switch", &mut a, &mut b);
+    }
+}
