@@ -14,6 +14,7 @@
 //! known here.
 
 pub mod driving;
+pub mod formats;
 pub mod keeping;
 pub mod link;
 pub mod records;

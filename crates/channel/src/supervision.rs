@@ -70,6 +70,21 @@ pub enum Ask {
         /// Whose.
         port: PortId,
     },
+    /// Control: nobody changes anything by us any more, and what we know is in the state file; answers
+    /// [`Tell::Freeze`].
+    Frozen,
+    /// Switch: no queue is served any more, and all that the next switch needs is deposited; answers [`Tell::Rest`].
+    Rested {
+        /// When the first queue was left, nanoseconds of the machine's monotonic clock.
+        at_ns: u64,
+    },
+    /// Switch: the connections of the one before go on; answers [`Tell::GoOn`].
+    GoesOn {
+        /// When all queues were served again, nanoseconds of the machine's monotonic clock.
+        at_ns: u64,
+        /// Connections that go on.
+        connections: u32,
+    },
     /// Control and switch: the answer to [`Tell::Ping`].
     Alive,
 }
@@ -91,8 +106,10 @@ pub struct SwitchSettings {
     pub poll: Poll,
     /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most eight.
     pub workers: Option<u16>,
-    /// A switch before this one has died: counters go on.
+    /// There was a switch before this one: counters go on.
     pub successor: bool,
+    /// It runs still. What it has kept comes with [`Tell::GoOn`]; until then no port takes or makes a connection.
+    pub waits: bool,
 }
 
 /// One process, as `lasthop status` shows it.
@@ -116,6 +133,8 @@ pub enum Tell {
     StartControl {
         /// The runtime directory, absolute.
         runtime_dir: String,
+        /// As after [`Tell::Freeze`]: another control serves the API still.
+        frozen: bool,
     },
     /// The switch's first message. Descriptors: the counters, and the marks by which it says whom it serves (see
     /// [`crate::keeping::MARKS`]). What was kept follows, and then [`Tell::ControlLink`].
@@ -171,4 +190,15 @@ pub enum Tell {
     DriverQueue,
     /// Say that all threads are alive: a driver with [`Ask::Pong`], the others with [`Ask::Alive`].
     Ping,
+    /// Control: serve the API no more, save what is known, and go on answering the switch. Answered with
+    /// [`Ask::Frozen`].
+    Freeze,
+    /// Control: serve the API, and save.
+    Thaw,
+    /// Switch: serve no queue and hear nobody but the supervisor. Answered with [`Ask::Rested`].
+    Rest,
+    /// Switch: go on after [`Tell::Rest`].
+    Unrest,
+    /// Switch: all was said that the one before has kept, and it serves nobody any more. Answered with [`Ask::GoesOn`].
+    GoOn,
 }

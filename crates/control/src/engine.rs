@@ -12,6 +12,7 @@
 
 mod change;
 mod documents;
+mod doors;
 mod peers;
 mod saved;
 mod start;
@@ -42,8 +43,8 @@ use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
-use crate::server;
 
+use doors::Doors;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
@@ -101,6 +102,9 @@ pub struct Engine {
     /// its flows may be gone, too.
     unsaved_move: bool,
     saved_at: Duration,
+    doors: Doors,
+    /// Another control changes and saves what is wanted; see `doors`.
+    frozen: bool,
 }
 
 /// Runs control until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once everything
@@ -115,9 +119,11 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         .build()?;
     runtime.block_on(async {
         let (handle, commands) = engine_channel(COMMANDS);
-        let listener = server::listener(api)?;
+        let (doors, porter) = doors::hang(!engine.frozen);
+        engine.doors = doors;
         close()?;
-        tokio::spawn(server::serve(listener, handle, std::future::pending()));
+        // It ends with the runtime, or when the socket fails, which it logs.
+        tokio::spawn(porter.serve(api, handle));
         engine.supervisor.ready()?;
         engine.serve(commands).await
     })
@@ -143,9 +149,11 @@ impl Engine {
         let mut switch = SwitchPeer::new(start.switch, patience)?;
         let adopted = adopt(&mut switch)?;
         let (answers, upcalls) = adopted.region.control_ends()?;
+        let mut supervisor = SupervisorPeer::new(link, patience)?;
+        supervisor.start_frozen(start.frozen);
         let mut engine = Self {
             runtime_dir: start.runtime_dir,
-            supervisor: SupervisorPeer::new(link, patience)?,
+            supervisor,
             switch,
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
             file,
@@ -163,6 +171,8 @@ impl Engine {
             saved_at: Duration::ZERO,
             clock,
             saved,
+            doors: Doors::default(),
+            frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
         engine.adopt_learned(&adopted.stations);
@@ -197,6 +207,7 @@ impl Engine {
         let supervisor = watch(&self.supervisor)?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut closed = self.doors.closed();
         loop {
             // Upcalls never end when a guest wants it so: everything else has its turn after each lot.
             let busy = self.answer_upcalls()? || !self.upcalls.prepare_sleep();
@@ -214,6 +225,8 @@ impl Engine {
                     self.hear_switch()?;
                     report.clear_ready();
                 }
+                // Where there are no doors, there is nothing to wait for.
+                Ok(()) = closed.changed() => {}
                 command = commands.recv() => match command {
                     Some(command) => self.follow(command),
                     None => return Ok(()),
@@ -231,6 +244,7 @@ impl Engine {
             if self.supervisor.wants_stop() {
                 return Ok(());
             }
+            self.freeze_or_thaw()?;
             self.switch.check()?;
         }
     }
@@ -404,8 +418,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes the state file.
+    /// Writes the state file, if that is ours now.
     fn save(&mut self) -> io::Result<()> {
+        if self.frozen {
+            return Ok(());
+        }
         let now = self.now();
         (self.unsaved_move, self.saved_at) = (false, now);
         let stations = self.fdb.list(now).into_iter().filter(|s| !s.pinned);
@@ -421,6 +438,10 @@ impl Engine {
     }
 
     fn follow(&mut self, command: Command) {
+        if self.frozen {
+            // Of a connection that outlived the closing of the doors: its client is told that nobody answers.
+            return;
+        }
         // A client that has gone away does not want its answer.
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),

@@ -124,6 +124,12 @@ impl Attachment {
         }
     }
 
+    /// Gives a port without a connection the one that the switch before this one has left.
+    pub fn hand(&mut self, kept: KeptConnection) {
+        self.kept = Some(kept);
+        self.dial_at = None;
+    }
+
     /// The port's configuration.
     #[must_use]
     pub fn config(&self) -> &PortConfig {

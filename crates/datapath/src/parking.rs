@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use port::{Offload, PortId};
+use port::{BATCH, Offload, PortId};
 use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::HeaderBuf;
 
@@ -14,6 +14,8 @@ use wire::vlan::HeaderBuf;
 pub const FRAMES_PER_PORT: usize = 256;
 /// Bytes of one port that may wait at a time.
 pub const BYTES_PER_PORT: usize = 2 << 20;
+/// Bytes of the longest frame, a segment that is to be cut.
+const FRAME_MAX: usize = 65_536 + 64;
 /// How long a frame waits, in milliseconds: long enough for control to be started again.
 pub const PATIENCE_MS: u64 = 2_000;
 
@@ -81,6 +83,8 @@ pub enum Parked {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Parking {
+    /// Bytes of one port that may wait beyond [`BYTES_PER_PORT`].
+    extra: usize,
     waiting: HashMap<u64, Waiting>,
     by_key: HashMap<FlowKey, u64>,
     shares: HashMap<PortId, Share>,
@@ -96,6 +100,18 @@ impl Parking {
             next_id: first,
             ..Self::default()
         }
+    }
+
+    /// Whether what [`Parking::has_room`] says is true for whole batches, however long their frames are.
+    pub fn take_whole_batches(&mut self, on: bool) {
+        self.extra = if on { BATCH * FRAME_MAX } else { 0 };
+    }
+
+    /// Whether a whole batch of a port may be brought here.
+    #[must_use]
+    pub fn has_room(&self, port: PortId) -> bool {
+        let fits = |s: &Share| s.frames + BATCH <= FRAMES_PER_PORT && s.bytes <= BYTES_PER_PORT;
+        self.shares.get(&port).is_none_or(fits)
     }
 
     /// Frames that wait now.
@@ -119,7 +135,7 @@ impl Parking {
         make: impl FnOnce() -> ParkedFrame,
     ) -> Parked {
         let share = self.shares.entry(PortId(key.in_port())).or_default();
-        if share.frames == FRAMES_PER_PORT || share.bytes + bytes > BYTES_PER_PORT {
+        if share.frames == FRAMES_PER_PORT || share.bytes + bytes > BYTES_PER_PORT + self.extra {
             return Parked::Full;
         }
         share.frames += 1;

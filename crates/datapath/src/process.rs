@@ -4,6 +4,7 @@
 
 mod connections;
 mod errands;
+mod hand_over;
 mod kept;
 mod life;
 mod token;
@@ -61,6 +62,8 @@ struct Process {
     /// The supervisor's question whether all threads are alive.
     life: Life,
     stop: bool,
+    /// The next switch takes over: nobody is served.
+    resting: bool,
 }
 
 /// Runs the switch until the supervisor ends it or is gone. `link` is the supervision link. `close` is called once all
@@ -107,12 +110,16 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         errands: OpenErrands::default(),
         deposits,
         left: LeftBehind::default(),
-        kept: KeptConnections::new(settings.successor),
+        kept: KeptConnections::new(settings.successor, settings.waits),
         life: Life::default(),
         stop: false,
+        resting: false,
     };
     while !process.stop {
-        process.turn()?;
+        match process.resting {
+            true => process.wait_for_supervisor()?,
+            false => process.turn()?,
+        }
     }
     process.close_all();
     Ok(())
@@ -186,6 +193,9 @@ impl Process {
                     },
                     _,
                 ) => self.kept.add_record(port, &record, condemned),
+                Received::Message(Tell::Rest, _) => self.rest()?,
+                Received::Message(Tell::Unrest, _) => self.unrest(),
+                Received::Message(Tell::GoOn, _) => self.take_over()?,
                 Received::Message(Tell::Ping, _) => self.ask_for_life(),
                 Received::Message(..) => {}
             }
@@ -325,8 +335,9 @@ impl Process {
         }
         if let Some(listener) = &listener {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
-            let token = Token::Listener(id).encode();
-            epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())?;
+            if !self.kept.waits() {
+                self.watch_listener(id, listener.as_fd())?;
+            }
         }
         let mtu = config.mtu;
         let known = self.kept.is_taking_over();
@@ -412,6 +423,10 @@ impl Process {
     }
 
     fn close_all(&mut self) {
+        if self.resting {
+            // They are the next switch's.
+            return;
+        }
         for port in self.ports.values_mut() {
             port.close(None, &self.workers);
         }

@@ -64,6 +64,8 @@ pub struct Switch<P> {
     load: u64,
     /// When the last sweep was.
     swept: u64,
+    /// Until then, a port for whose frames without a flow there is no room waits; 0: it does not.
+    patient_until: u64,
 }
 
 impl<P: Port> Switch<P> {
@@ -81,6 +83,7 @@ impl<P: Port> Switch<P> {
             figures: SwitchFigures::default(),
             load: 0,
             swept: 0,
+            patient_until: 0,
         }
     }
 
@@ -191,6 +194,9 @@ impl<P: Port> Switch<P> {
     /// Moves one batch from a port's queue pair. `false` when nothing waited there. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
+        if self.patient_until != 0 && self.has_to_wait(id, now) {
+            return false;
+        }
         let Some(slot) = self.fabric.slot(id) else {
             return false;
         };
@@ -220,6 +226,29 @@ impl<P: Port> Switch<P> {
             slot.port.release(pair);
         }
         true
+    }
+
+    /// For so many milliseconds from `now` on, frames stay with their sender while too many others of its port wait
+    /// for control, instead of being dropped. So does a switch begin that takes over: it knows no flow yet, and a
+    /// sender that does nothing new is to lose nothing.
+    pub fn be_patient(&mut self, now: u64, for_ms: u64) {
+        self.patient_until = now + for_ms;
+        self.parking.take_whole_batches(true);
+    }
+
+    #[cold]
+    fn has_to_wait(&mut self, id: PortId, now: u64) -> bool {
+        if now < self.patient_until {
+            return !self.parking.has_room(id);
+        }
+        self.patient_until = 0;
+        self.parking.take_whole_batches(false);
+        false
+    }
+
+    /// Drops, by name, all that waits for control.
+    pub fn drop_parked(&mut self) {
+        self.expire(u64::MAX);
     }
 
     /// Switches a frame of our own as if `from` had sent it.

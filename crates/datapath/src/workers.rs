@@ -5,7 +5,7 @@
 //! worker as its *home*, which alone serves it. Homes are given to the worker with the fewest pairs, and
 //! [`Workers::balance`] moves them when the load is uneven.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -33,6 +33,8 @@ pub type Pair = (PortId, u16);
 pub struct Workers {
     handles: Vec<WorkerHandle>,
     homes: RefCell<BTreeMap<Pair, usize>>,
+    /// Nobody serves any pair now.
+    resting: Cell<bool>,
 }
 
 /// How many workers there are when nobody says how many: one for each core that this process may use, at most eight. A quota of
@@ -61,6 +63,7 @@ impl Workers {
         let workers = Self {
             handles,
             homes: RefCell::default(),
+            resting: Cell::new(false),
         };
         Ok((workers, notices))
     }
@@ -156,7 +159,7 @@ impl Workers {
         }
         let home = self.emptiest();
         let pair = index / 2;
-        let served = self.handles[home].call(move |w| w.serve_pair(port, pair));
+        let served = self.have_served((port, pair), home);
         if served.is_err() {
             self.stop_queue(port, index);
         } else {
@@ -208,8 +211,48 @@ impl Workers {
         };
         self.on(from, move |w| w.leave_pair(port, number));
         self.homes.borrow_mut().insert(pair, to);
-        if let Err(error) = self.on(to, move |w| w.serve_pair(port, number)) {
+        if let Err(error) = self.have_served(pair, to) {
             tracing::error!("a queue pair of port {} is not served: {error}", port.0);
+        }
+    }
+
+    fn have_served(&self, (port, pair): Pair, home: usize) -> Result<(), String> {
+        match self.resting.get() {
+            true => Ok(()),
+            false => self.on(home, move |w| w.serve_pair(port, pair)),
+        }
+    }
+
+    /// From now on until [`Workers::unrest`], no pair is served, and pairs that are started wait. What a batch was
+    /// about is done when this returns; what waits for control can still be answered.
+    pub fn rest(&self) {
+        if !self.resting.replace(true) {
+            self.at_homes(Worker::leave_pair);
+        }
+    }
+
+    /// Serves all pairs, whether their guests kick or not.
+    pub fn unrest(&self) {
+        if self.resting.replace(false) {
+            self.at_homes(|worker, port, pair| {
+                if let Err(error) = worker.serve_pair(port, pair) {
+                    tracing::error!("a queue pair of port {} is not served: {error}", port.0);
+                }
+            });
+        }
+    }
+
+    /// Does something with each pair, on its home.
+    fn at_homes(&self, job: impl Fn(&mut Worker, PortId, u16) + Copy + Send + 'static) {
+        let mut pairs = vec![Vec::new(); self.count()];
+        for (pair, home) in &*self.homes.borrow() {
+            pairs[*home].push(*pair);
+        }
+        for (home, pairs) in pairs.into_iter().enumerate() {
+            self.on(home, move |worker| {
+                let all = pairs.into_iter();
+                all.for_each(|(port, pair)| job(worker, port, pair));
+            });
         }
     }
 }

@@ -46,6 +46,23 @@ pub struct Handover {
     pub xdp: Option<(OwnedFd, XdpStart)>,
 }
 
+/// What an open interface consists of, for a supervisor that takes the place of another.
+#[derive(Debug)]
+pub struct Parts<Fd> {
+    /// Its name.
+    pub interface: String,
+    /// How frames are moved.
+    pub back_end: BackEnd,
+    /// The system knows UDP segmentation offload at it.
+    pub uso: bool,
+    /// It is not known what can be had of the interface, because it is switched off.
+    pub provisional: bool,
+    /// One descriptor for each queue pair.
+    pub queues: Vec<Fd>,
+    /// A socket in the interface's network namespace.
+    pub control: Fd,
+}
+
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
 pub(crate) const BACKLOG: u64 = 8 << 20;
 /// The MTU of an interface that nobody gave another.
@@ -208,6 +225,33 @@ impl Device {
             queues,
             xdp,
         })
+    }
+
+    /// What it consists of; none of an interface with `AF_XDP` sockets, which cannot be passed on.
+    #[must_use]
+    pub fn parts(&self) -> Option<Parts<BorrowedFd<'_>>> {
+        self.xdp.is_none().then(|| Parts {
+            interface: self.interface.clone(),
+            back_end: self.back_end,
+            uso: self.uso,
+            provisional: self.provisional,
+            queues: self.queues.iter().map(AsFd::as_fd).collect(),
+            control: self.control.as_fd(),
+        })
+    }
+
+    /// The interface that these are the parts of.
+    #[must_use]
+    pub fn of(parts: Parts<OwnedFd>) -> Self {
+        Self {
+            interface: parts.interface,
+            back_end: parts.back_end,
+            uso: parts.uso,
+            queues: parts.queues,
+            control: Control::over(parts.control),
+            xdp: None,
+            provisional: parts.provisional,
+        }
     }
 }
 

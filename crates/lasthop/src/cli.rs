@@ -11,17 +11,21 @@ mod order;
 mod show;
 mod tables;
 mod units;
+mod upgrade;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use api::v1::Problem;
 use clap::Parser;
 
+use crate::self_check::SelfCheck;
 use crate::supervisor::{self, RunArgs};
-use args::{Cli, Command, Run};
+pub(crate) use args::SELF_CHECK;
+use args::{Cli, Command, Run, Upgrade};
 use client::Client;
 
 /// Why a command did not do what it should.
@@ -82,7 +86,7 @@ pub(crate) fn main() -> ExitCode {
             config,
             check: false,
         }) => {
-            return supervisor::run(RunArgs {
+            return supervisor::run(&RunArgs {
                 config,
                 runtime_dir,
             });
@@ -90,6 +94,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(Run { config, .. }) => check(&config, &runtime_dir),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
+        Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
+        Command::SelfCheck { record } => self_check(record),
         other => ask(&runtime_dir, other),
     };
     match done {
@@ -105,6 +111,17 @@ fn check(config: &Path, runtime_dir: &Path) -> Done {
     let segments = units::several(wanted.segments.len() as u64, "segment");
     let ports = units::several(wanted.ports.len() as u64, "port");
     emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))
+}
+
+/// Says what this build is; `record`: whether standard input is what a supervisor would leave to it.
+fn self_check(record: bool) -> Done {
+    if record {
+        let input = io::stdin().as_fd().try_clone_to_owned();
+        let input = input.map_err(|error| Failure::Failed(error.to_string()))?;
+        supervisor::understand(&input.into()).map_err(Failure::Failed)?;
+    }
+    let said = SelfCheck::own().print();
+    said.map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// Does a command that needs a running Lasthop.

@@ -1,11 +1,13 @@
 //! The binary `lasthop`: the command line, and with `run` the supervisor.
 
+mod admin;
 mod cli;
 mod log;
+mod self_check;
 mod supervisor;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::main()
+    supervisor::resume().unwrap_or_else(cli::main)
 }

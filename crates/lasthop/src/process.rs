@@ -2,13 +2,17 @@
 
 #[path = "log.rs"]
 mod log;
+#[path = "self_check.rs"]
+mod self_check;
 
+use std::ffi::CString;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use channel::supervision::LINK_FD;
 use sandbox::Process;
+use self_check::SelfCheck;
 
 /// Runs a process that the supervisor started. `process`: whose rights are dropped before anything is heard on the link, which
 /// brings all that the process needs; nobody's for a driver, which drops them itself once it has its memory.
@@ -18,11 +22,17 @@ pub(crate) fn main(
     run: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> ExitCode {
     log::start();
-    let link = supervision_link().and_then(|link| {
-        process.map_or(Ok(()), sandbox::drop_rights)?;
-        Ok(link)
-    });
-    match link.and_then(run) {
+    // It was started from an open file, which has no name of its own. Without one it works too.
+    let _ = CString::new(name).map(|name| rustix::thread::set_name(&name));
+    let drop_rights = || process.map_or(Ok(()), sandbox::drop_rights);
+    let checked = std::env::args()
+        .nth(1)
+        .is_some_and(|a| a == self_check::ARGUMENT);
+    let done = match checked {
+        true => drop_rights().and_then(|()| SelfCheck::own().print()),
+        false => supervision_link().and_then(|link| drop_rights().and_then(|()| run(link))),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(writeln!(io::stderr(), "{name}: {error}"));

@@ -9,43 +9,51 @@
 //! switch dies    a new one is started and gets what was kept of its connections; control is ended, its successor
 //!                sets the switch up, and guests go on
 //! driver dies    see [`drivers`]
+//! upgrade        see [`upgrade`]
 //! SIGTERM, SIGINT, SIGHUP   all are told to stop, sockets are removed, exit status 0
 //! we die         all get SIGKILL from the kernel
 //! ```
 
+mod admin;
+mod binaries;
+mod check;
 mod child;
 mod deposits;
 mod drivers;
 mod groups;
+mod hand_over;
 mod heartbeat;
+mod lock;
 mod notify;
+mod replace;
+mod running;
 mod settings;
 mod sockets;
+mod start;
+mod upgrade;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use api::v1::WantedState;
-use channel::keeping::MARKS;
 use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
-use control::engine::Saved;
-use control::wanted::API_SOCKET;
-use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{FlockOperation, MemfdFlags};
 
+use admin::Admin;
+use binaries::Binaries;
 use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use hand_over::{HandOver, Handed};
 use heartbeat::Seen;
+use lock::Lock;
 use sockets::Sockets;
+use upgrade::Upgrade;
 
 /// How long the others may take to end by themselves.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
@@ -81,9 +89,45 @@ impl From<control::config::ConfigError> for Refusal {
 }
 
 /// Runs everything in the foreground until told to end.
-pub(crate) fn run(args: RunArgs) -> ExitCode {
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
     crate::log::start();
-    match supervise(&args) {
+    supervise(|| start_anew(args))
+}
+
+/// Goes on where another supervisor was in this process, if there was one.
+pub(crate) fn resume() -> Option<ExitCode> {
+    std::env::var_os(replace::RESUME)?;
+    crate::log::start();
+    Some(supervise(|| {
+        let resumed = replace::resume();
+        resumed.map_err(|text| Refusal { status: 1, text })
+    }))
+}
+
+/// Whether this build understands what a running supervisor would leave to it.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn understand(record: &File) -> Result<(), String> {
+    replace::load(record).map(drop)
+}
+
+fn start_anew(args: &RunArgs) -> Result<Supervisor, Refusal> {
+    let mut supervisor = start::start(args)?;
+    supervisor.introduce_switch()?;
+    supervisor.introduce_control()?;
+    Ok(supervisor)
+}
+
+fn supervise(start: impl FnOnce() -> Result<Supervisor, Refusal>) -> ExitCode {
+    let supervised = || {
+        let signals = child::block_signals()?;
+        let mut supervisor = start()?;
+        let done = supervisor.serve(&signals);
+        supervisor.stop();
+        Ok::<_, Refusal>(done?)
+    };
+    match supervised() {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => {
             drop(writeln!(io::stderr(), "lasthop: {}", refusal.text));
@@ -92,120 +136,28 @@ pub(crate) fn run(args: RunArgs) -> ExitCode {
     }
 }
 
-fn supervise(args: &RunArgs) -> Result<(), Refusal> {
-    let signals = child::block_signals()?;
-    let wanted = control::config::load(&args.config, &args.runtime_dir)?;
-    let runtime_dir = prepare_dir(&args.runtime_dir)?;
-    let lock = Lock::take(&runtime_dir)?;
-    child::raise_descriptor_limit();
-    let mut sockets = Sockets::new(runtime_dir.clone());
-    let api = sockets.listen_for_owner(API_SOCKET)?;
-    for (at, port) in wanted.ports.iter().enumerate() {
-        if control::wanted::listens(port) {
-            let bound = sockets.listen(&port.socket);
-            bound.map_err(|error| {
-                let expected = "a path where a socket can be made";
-                let found = error.to_string();
-                control::config::port_error(&args.config, at, "socket", expected, &found)
-            })?;
-        }
-    }
-    sockets.settled();
-    let drivers = open_interfaces(&args.config, &wanted)?;
-    let settings = settings::of(&wanted.switch);
-    let state = StateFile::create()?;
-    Saved::initial(wanted).store(&state)?;
-    let mut supervisor = Supervisor {
-        runtime_dir,
-        sockets,
-        drivers,
-        api,
-        state,
-        counters: make_file("lasthop-counters", port::counters::SIZE)?,
-        marks: make_file("lasthop-marks", MARKS)?,
-        deposits: Deposits::default(),
-        settings,
-        control: Child::start(Kind::Control)?,
-        switch: Child::start(Kind::Switch)?,
-        started: Instant::now(),
-        ready: false,
-    };
-    supervisor.introduce_switch()?;
-    supervisor.introduce_control()?;
-    let done = supervisor.serve(&signals);
-    supervisor.stop();
-    // The sockets go first: who gets the lock next finds none of them.
-    drop(supervisor);
-    drop(lock);
-    Ok(done?)
+/// A process of the pair that serves, or of the one that is to take its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Who {
+    kind: Kind,
+    next: bool,
 }
 
-/// Opens the interfaces of the configuration; the drivers are started when the switch asks for them.
-fn open_interfaces(config: &Path, wanted: &WantedState) -> Result<Drivers, Refusal> {
-    let mut drivers = Drivers::default();
-    let ports = (0..).map(PortId).zip(&wanted.ports);
-    let specs = ports.filter_map(|(id, port)| control::wanted::driver_of(port, id));
-    drivers.want(specs.collect()).map_err(|(name, found)| {
-        let at = wanted.ports.iter().position(|port| port.name == name);
-        let expected = "an interface that can be opened";
-        control::config::port_error(config, at.unwrap_or(0), "interface", expected, &found)
-    })?;
-    Ok(drivers)
-}
-
-/// Makes the runtime directory; its absolute path.
-fn prepare_dir(dir: &Path) -> io::Result<PathBuf> {
-    let blame = |e: io::Error| {
-        let text = format!("the runtime directory {}: {e}", dir.display());
-        io::Error::new(e.kind(), text)
-    };
-    std::fs::create_dir_all(dir).map_err(blame)?;
-    dir.canonicalize().map_err(blame)
-}
-
-/// The lock that keeps a second Lasthop out of the directory.
-struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Lock {
-    fn take(dir: &Path) -> io::Result<Self> {
-        let path = dir.join("lasthop.lock");
-        loop {
-            // Who may connect to ports must not be able to take it.
-            let file = File::options()
-                .create(true)
-                .append(true)
-                .mode(0o600)
-                .open(&path)?;
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                let text = format!("another Lasthop runs in {}", dir.display());
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            // Who had it before may have removed the file after we opened it: then others make a new one.
-            let ours = file.metadata()?.ino();
-            if path.symlink_metadata().is_ok_and(|now| now.ino() == ours) {
-                return Ok(Self { path, _file: file });
-            }
-        }
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, size)?;
-    Ok(fd)
-}
+/// Control of the pair that serves.
+const CONTROL: Who = Who {
+    kind: Kind::Control,
+    next: false,
+};
+/// Its switch.
+const SWITCH: Who = Who {
+    kind: Kind::Switch,
+    next: false,
+};
 
 /// See the module.
 struct Supervisor {
+    /// What new processes are started from.
+    binaries: Binaries,
     runtime_dir: PathBuf,
     sockets: Sockets,
     drivers: Drivers,
@@ -222,6 +174,14 @@ struct Supervisor {
     started: Instant,
     /// Control has said that everything is in place.
     ready: bool,
+    admin: Admin,
+    upgrade: Option<Upgrade>,
+    /// The pair that is to take the place of control and switch.
+    next: Option<HandOver>,
+    /// What became of it.
+    handed: Option<Handed>,
+    /// The last that is dropped: who gets the lock next finds no sockets.
+    lock: Lock,
 }
 
 impl Supervisor {
@@ -233,13 +193,17 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Gives a new control process all it needs, and the switch a link to it.
     fn introduce_control(&mut self) -> io::Result<()> {
+        self.introduce(&self.control, &self.switch, false)
+    }
+
+    /// Gives a new control process all it needs, and the switch a link to it.
+    fn introduce(&self, control: &Child, switch: &Child, frozen: bool) -> io::Result<()> {
         let (switch_end, control_end) = link::pair()?;
-        self.switch
-            .tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
+        switch.tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
         let start = Tell::StartControl {
             runtime_dir: self.runtime_dir.display().to_string(),
+            frozen,
         };
         let fds = [
             control_end.as_fd(),
@@ -247,7 +211,7 @@ impl Supervisor {
             self.state.as_fd(),
             self.counters.as_fd(),
         ];
-        self.control.tell(&start, &fds)
+        control.tell(&start, &fds)
     }
 
     /// Waits and serves until a signal, or until control cannot even start.
@@ -257,26 +221,34 @@ impl Supervisor {
             if signal {
                 return Ok(());
             }
-            for kind in heard {
-                self.hear(kind, MESSAGES)?;
+            for who in heard {
+                self.hear(who, MESSAGES)?;
             }
-            self.restart_dead()?;
-            for answer in self.drivers.turn() {
+            self.turn_hand_over()?;
+            if self.next.is_none() {
+                self.restart_dead()?;
+            }
+            for answer in self.drivers.turn(&self.binaries) {
                 let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
-                self.reply(Kind::Switch, &answer.tell, &fds);
+                self.reply(SWITCH, &answer.tell, &fds);
             }
+            self.turn_upgrade();
             self.look_after();
         }
     }
 
     /// Gives a new switch more of what it is to have, and ends who hangs.
     fn look_after(&mut self) {
-        if self.switch.is_alive() {
+        if self.switch.is_alive() && !self.next_gets_deposits() {
             let switch = &self.switch;
             let given = self
                 .deposits
                 .hand_over(|tell, fds| switch.tell_at_once(tell, fds));
             self.switch.kill_unless(given);
+        }
+        // While a pair is to take over, everybody has a deadline, and who rests or has not begun yet does not hang.
+        if self.next.is_some() {
+            return;
         }
         self.control.look();
         if self.switch.look() == Seen::Missed {
@@ -286,40 +258,43 @@ impl Supervisor {
     }
 
     /// Follows up to `most` messages of a child: one that never stops must not keep us from the others.
-    fn hear(&mut self, kind: Kind, most: usize) -> io::Result<()> {
+    fn hear(&mut self, who: Who, most: usize) -> io::Result<()> {
         for _ in 0..most {
-            let Some((ask, fds)) = self.child(kind).hear() else {
+            let Some((ask, fds)) = self.child(who).and_then(Child::hear) else {
                 break;
             };
-            self.answer(kind, ask, fds)?;
+            self.answer(who, ask, fds)?;
         }
         Ok(())
     }
 
     /// Whether a signal came, and which children said something.
-    fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Kind>)> {
-        let mut sources: Vec<(Option<Kind>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
-        for child in [&self.control, &self.switch] {
-            sources.extend(child.link().map(|fd| (Some(child.kind()), fd)));
-            sources.extend(child.pidfd().map(|fd| (Some(child.kind()), fd)));
+    fn wait(&self, signals: &OwnedFd) -> io::Result<(bool, Vec<Who>)> {
+        let mut sources: Vec<(Option<Who>, BorrowedFd<'_>)> = vec![(None, signals.as_fd())];
+        let serving = [(CONTROL, &self.control), (SWITCH, &self.switch)];
+        let next = self.next.iter().flat_map(HandOver::children);
+        for (who, child) in serving.into_iter().chain(next) {
+            sources.extend(child.link().map(|fd| (Some(who), fd)));
+            sources.extend(child.pidfd().map(|fd| (Some(who), fd)));
         }
         sources.extend(self.drivers.sources().map(|fd| (None, fd)));
+        sources.extend(self.upgrade_sources().map(|fd| (None, fd)));
         let mut fds: Vec<_> = sources
             .iter()
             .map(|(_, fd)| PollFd::new(fd, PollFlags::IN))
             .collect();
-        if let (true, Some(link)) = (self.deposits.is_handing_over(), self.switch.link()) {
+        let receiver = match &self.next {
+            Some(next) if next.gets_deposits() => next.switch(),
+            _ => &self.switch,
+        };
+        if let (true, Some(link)) = (self.deposits.is_handing_over(), receiver.link()) {
             fds.push(PollFd::from_borrowed_fd(link, PollFlags::OUT));
         }
-        let control_due = self.control.restart_at().filter(|_| self.switch_is_whole());
-        let due = self
-            .switch
-            .restart_at()
-            .into_iter()
-            .chain(control_due)
+        // Nobody is started or looked at while a pair is to take over.
+        let alone = self.next.is_none();
+        let due = (self.pair_due().filter(|_| alone).into_iter())
             .chain(self.drivers.due())
-            .chain(self.control.look_at())
-            .chain(self.switch.look_at())
+            .chain(self.upgrade_due())
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -336,25 +311,40 @@ impl Supervisor {
         let heard = sources.iter().zip(&fds);
         let heard = heard
             .filter(|(_, fd)| happened(fd))
-            .filter_map(|((kind, _), _)| *kind);
+            .filter_map(|((who, _), _)| *who);
         Ok((happened(&fds[0]), heard.collect()))
     }
 
-    /// Control or the switch.
-    fn child(&mut self, kind: Kind) -> &mut Child {
-        match kind {
-            Kind::Control => &mut self.control,
-            _ => &mut self.switch,
+    /// When control or the switch is to be started again or looked at.
+    fn pair_due(&self) -> Option<Instant> {
+        let control_due = self.control.restart_at().filter(|_| self.switch_is_whole());
+        let due = [self.control.look_at(), self.switch.look_at()];
+        let restarts = [control_due, self.switch.restart_at()];
+        due.into_iter().chain(restarts).flatten().min()
+    }
+
+    /// Control or the switch; nobody where there is no next pair.
+    fn child(&mut self, who: Who) -> Option<&mut Child> {
+        match who {
+            Who { kind, next: true } => self.next.as_mut().map(|next| next.child(kind)),
+            CONTROL => Some(&mut self.control),
+            _ => Some(&mut self.switch),
         }
     }
 
-    fn answer(&mut self, kind: Kind, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
-        if !kind.may_ask(&ask) {
-            tracing::error!("{kind} asks for what is not its own, and is ended");
-            self.child(kind).kill();
+    fn answer(&mut self, who: Who, ask: Ask, fds: Vec<OwnedFd>) -> io::Result<()> {
+        if !who.kind.may_ask(&ask) {
+            tracing::error!("{} asks for what is not its own, and is ended", who.kind);
+            if let Some(child) = self.child(who) {
+                child.kill();
+            }
             return Ok(());
         }
         match ask {
+            Ask::Frozen | Ask::Rested { .. } | Ask::GoesOn { .. } => {
+                return self.hear_of_hand_over(who, &ask);
+            }
+            Ask::Ready if who.next => return self.hear_of_hand_over(who, &ask),
             Ask::Ready => {
                 self.control.prove();
                 self.switch.prove();
@@ -366,7 +356,7 @@ impl Supervisor {
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(kind, &Tell::Listening { path, error }, &fds);
+                self.reply(who, &Tell::Listening { path, error }, &fds);
             }
             Ask::Unlisten { path } => self.sockets.unlisten(&path),
             Ask::Dial { port, path } => {
@@ -379,23 +369,30 @@ impl Supervisor {
                     Err(error) => (None, Some(error.to_string())),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(kind, &Tell::Dialed { port, path, error }, &fds);
+                self.reply(who, &Tell::Dialed { port, path, error }, &fds);
             }
             Ask::Processes => {
                 let processes = self.processes();
-                self.reply(kind, &Tell::Processes(processes), &[]);
+                self.reply(who, &Tell::Processes(processes), &[]);
             }
             Ask::Drivers(specs) => {
                 let error = self.drivers.want(specs).err();
-                self.reply(kind, &Tell::Drivers { error }, &[]);
+                self.reply(who, &Tell::Drivers { error }, &[]);
             }
             Ask::DriverStates => {
                 let states = self.drivers.states();
-                self.reply(kind, &Tell::DriverStates(states), &[]);
+                self.reply(who, &Tell::DriverStates(states), &[]);
             }
-            Ask::Alive => self.child(kind).answered(),
+            Ask::Alive => {
+                if let Some(child) = self.child(who) {
+                    child.answered();
+                }
+            }
             // Of drivers, which `drivers` hears.
             Ask::Pong(_) | Ask::DriverEnds { .. } => {}
+            // Whose connections they are not.
+            Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. }
+                if !self.is_serving(who) => {}
             Ask::Keep { port, number } => self.deposits.keep(port, number, fds),
             Ask::KeepRecord {
                 port,
@@ -408,9 +405,10 @@ impl Supervisor {
     }
 
     /// Answers; a child that is gone needs no answer.
-    fn reply(&mut self, kind: Kind, tell: &Tell, fds: &[BorrowedFd<'_>]) {
-        if let Err(error) = self.child(kind).tell(tell, fds) {
-            tracing::debug!("{kind} does not listen: {error}");
+    fn reply(&mut self, who: Who, tell: &Tell, fds: &[BorrowedFd<'_>]) {
+        let told = self.child(who).map(|child| child.tell(tell, fds));
+        if let Some(Err(error)) = told {
+            tracing::debug!("{} does not listen: {error}", who.kind);
         }
     }
 
@@ -449,13 +447,13 @@ impl Supervisor {
                 "{status} before everything was ready"
             )));
         }
-        if self.switch.restart_if_due() {
+        if self.switch.restart_if_due(&self.binaries) {
             // Control belongs to the switch that is gone; its successor sets the new one up.
             self.control.kill();
             let told = self.introduce_switch();
             self.switch.kill_unless(told);
         }
-        if self.switch_is_whole() && self.control.restart_if_due() {
+        if self.switch_is_whole() && self.control.restart_if_due(&self.binaries) {
             let told = self.introduce_control();
             self.control.kill_unless(told);
         }
@@ -472,7 +470,7 @@ impl Supervisor {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };
-        self.hear(Kind::Switch, usize::MAX)?;
+        self.hear(SWITCH, usize::MAX)?;
         match self.switch.has_hung() {
             true => self.deposits.blame_hung(&self.marks),
             false => self.deposits.blame(status, &self.marks),
@@ -483,6 +481,7 @@ impl Supervisor {
 
     /// Ends all and waits for them.
     fn stop(&mut self) {
+        self.drop_next();
         self.drivers.stop();
         for child in [&self.control, &self.switch] {
             // One that is gone need not be told.

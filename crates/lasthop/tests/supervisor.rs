@@ -20,7 +20,10 @@ fn it_says_ready_once_and_ends_cleanly() {
     for how in [Signal::TERM, Signal::INT] {
         let place = Place::new();
         let mut lasthop = place.start(&one_port());
-        assert_eq!(place.left(), ["api.sock", "lasthop.lock", "vm1.sock"]);
+        assert_eq!(
+            place.left(),
+            ["api.sock", "lasthop.lock", "supervisor.sock", "vm1.sock"]
+        );
         assert_eq!(lasthop.children().len(), 2);
         let started = Instant::now();
         lasthop.end(how);
@@ -147,7 +150,10 @@ fn a_second_one_in_the_same_directory_refuses() {
     );
     assert!(first.is_running());
     assert_eq!(first.state("vm1"), "waiting");
-    assert_eq!(place.left(), ["api.sock", "lasthop.lock", "vm1.sock"]);
+    assert_eq!(
+        place.left(),
+        ["api.sock", "lasthop.lock", "supervisor.sock", "vm1.sock"]
+    );
     first.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);
 }
@@ -328,7 +334,7 @@ fn ports_come_and_go_at_run_time() {
     assert_eq!(lasthop.prints("port remove vm2"), "port vm2 removed\n");
     assert_eq!(lasthop.prints("port remove vm1"), "port vm1 removed\n");
     eventually("no socket is left", || {
-        place.left() == ["api.sock", "lasthop.lock"]
+        place.left() == ["api.sock", "lasthop.lock", "supervisor.sock"]
     });
     lasthop.end(Signal::TERM);
 }

@@ -1,5 +1,5 @@
-//! What does a death cost? Each of Lasthop's processes is killed under traffic, again and again, and the gap in the
-//! traffic and the frames that did not arrive are counted.
+//! What does a death cost, and what an upgrade? Each of Lasthop's processes is killed under traffic, again and again, all are
+//! upgraded, and the gap in the traffic and the frames that did not arrive are counted.
 //!
 //! ```text
 //!   p0 <----------> p1      two guests, the pair
@@ -34,10 +34,18 @@ enum Victim {
     Switch,
     Driver,
     Supervisor,
+    /// Nobody: `lasthop upgrade` replaces all but the driver.
+    Upgrade,
 }
 
 impl Victim {
-    const ALL: [Self; 4] = [Self::Control, Self::Switch, Self::Driver, Self::Supervisor];
+    const ALL: [Self; 5] = [
+        Self::Control,
+        Self::Switch,
+        Self::Driver,
+        Self::Supervisor,
+        Self::Upgrade,
+    ];
 
     /// As tables show it.
     fn name(self) -> &'static str {
@@ -46,6 +54,7 @@ impl Victim {
             Self::Switch => "switch",
             Self::Driver => "driver",
             Self::Supervisor => "supervisor",
+            Self::Upgrade => "nobody (upgrade)",
         }
     }
 
@@ -53,6 +62,7 @@ impl Victim {
     fn process(self) -> String {
         match self {
             Self::Driver => format!("driver {}", traffic::TAP),
+            Self::Upgrade => Self::Switch.name().to_owned(),
             other => other.name().to_owned(),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -143,6 +144,17 @@ impl Lasthop {
         words.extend(arguments.iter().map(|&word| word.to_owned()));
         let runtime = runtime(self.folder.path());
         run(&words, &[("LASTHOP_RUNTIME_DIR", &runtime)])
+    }
+
+    /// Starts a command of the command line, whose end is for the caller to see to.
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Result<Child> {
+        let mut command = Command::new(&self.program);
+        command
+            .env("LASTHOP_RUNTIME_DIR", runtime(self.folder.path()))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Ok(command.spawn()?)
     }
 
     /// One silent guest on each of these ports, with its link up.

@@ -169,13 +169,15 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`] and [`Tell::Ping`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`] and [`Tell::Ping`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
     patience: Duration,
     /// It has told us to end, perhaps while we waited for something else.
     stop: bool,
+    /// Whether it wants us to change nothing.
+    frozen: bool,
 }
 
 impl SupervisorPeer {
@@ -189,6 +191,7 @@ impl SupervisorPeer {
             link,
             patience,
             stop: false,
+            frozen: false,
         })
     }
 
@@ -298,10 +301,30 @@ impl SupervisorPeer {
     fn note(&mut self, tell: &Tell) -> io::Result<()> {
         match tell {
             Tell::Stop => self.stop = true,
+            Tell::Freeze => self.frozen = true,
+            Tell::Thaw => self.frozen = false,
             Tell::Ping => self.link.send(&Ask::Alive, &[])?,
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether nothing is to be changed: another control is on its way, or serves still.
+    pub(super) fn wants_rest(&self) -> bool {
+        self.frozen
+    }
+
+    /// As the supervisor said at the start.
+    pub(super) fn start_frozen(&mut self, frozen: bool) {
+        self.frozen = frozen;
+    }
+
+    /// Nothing is changed any more.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn rested(&self) -> io::Result<()> {
+        self.link.send(&Ask::Frozen, &[])
     }
 
     /// Whether the supervisor wants us to end, or is gone.

@@ -18,13 +18,22 @@ pub(super) struct Start {
     pub(super) api: OwnedFd,
     pub(super) state: OwnedFd,
     pub(super) counters: OwnedFd,
+    /// Another control serves the API still.
+    pub(super) frozen: bool,
 }
 
 /// Waits for the supervisor's first message.
 pub(super) fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
     let bad = || io::Error::other("the supervisor did not say how to start");
-    let Received::Message(Tell::StartControl { runtime_dir }, fds) = link.recv()? else {
-        return Err(bad());
+    let (runtime_dir, frozen, fds) = match link.recv()? {
+        Received::Message(
+            Tell::StartControl {
+                runtime_dir,
+                frozen,
+            },
+            fds,
+        ) => (runtime_dir, frozen, fds),
+        _ => return Err(bad()),
     };
     let [switch, api, state, counters] = <[OwnedFd; 4]>::try_from(fds).map_err(|_| bad())?;
     Ok(Start {
@@ -33,6 +42,7 @@ pub(super) fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Start> {
         api,
         state,
         counters,
+        frozen,
     })
 }
 

@@ -104,10 +104,16 @@ impl Process {
     }
 
     pub(super) fn next_dial(&self) -> Option<Instant> {
+        if self.kept.waits() {
+            return None;
+        }
         self.ports.values().filter_map(Attachment::dial_at).min()
     }
 
     pub(super) fn dial_due(&mut self) {
+        if self.kept.waits() {
+            return;
+        }
         let now = Instant::now();
         for (id, port) in &mut self.ports {
             if port.dial_at().is_some_and(|at| at <= now) {

@@ -1,9 +1,13 @@
-//! Taking over from a switch that died.
+//! Taking over from a switch that died, or that rests.
 //!
 //! ```text
-//! supervisor   what was kept: descriptors and records, by port
-//! control      adopts, adds the wanted ports: each claims its connection
-//!              publishes the program: all connections go on, those of unwanted ports end
+//!              after a death                                planned (see `hand_over`)
+//! supervisor   what was kept: descriptors and records
+//! control      adopts, adds the wanted ports:               likewise; none has a connection yet
+//!              each claims its connection
+//!              publishes the program: all connections       likewise
+//!              go on, those of unwanted ports end
+//! supervisor                                                what was kept, and that they may go on
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +23,8 @@ use super::Process;
 use crate::attach::KeptConnection;
 use crate::culprit;
 
+/// How long a port whose frames fill all room for those that wait for control may keep the rest in its queue.
+const PATIENCE_MS: u64 = 500;
 /// For so long connections are brought back in a row.
 const AT_ONCE: Duration = Duration::from_millis(50);
 
@@ -26,6 +32,8 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct KeptConnections {
     taking_over: bool,
+    /// Until the supervisor says that they may go on.
+    waits: bool,
     files: BTreeMap<PortId, BTreeMap<u64, OwnedFd>>,
     whole: BTreeMap<PortId, KeptConnection>,
     /// Ports whose record makes no sense.
@@ -35,9 +43,10 @@ pub(super) struct KeptConnections {
 }
 
 impl KeptConnections {
-    pub(super) fn new(taking_over: bool) -> Self {
+    pub(super) fn new(taking_over: bool, waits: bool) -> Self {
         Self {
             taking_over,
+            waits,
             files: BTreeMap::new(),
             whole: BTreeMap::new(),
             refused: Vec::new(),
@@ -48,6 +57,16 @@ impl KeptConnections {
     /// Whether control has not said yet what is wanted of what there was before.
     pub(super) fn is_taking_over(&self) -> bool {
         self.taking_over
+    }
+
+    /// Whether the switch before this one runs still.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// It does not any more.
+    pub(super) fn wait_no_more(&mut self) {
+        self.waits = false;
     }
 
     pub(super) fn add_files(&mut self, port: PortId, numbers: Vec<u64>, fds: Vec<OwnedFd>) {
@@ -105,9 +124,13 @@ impl KeptConnections {
 impl Process {
     /// Everything is in place: the connections of before go on.
     pub(super) fn go_on(&mut self) {
-        if !self.kept.is_taking_over() {
+        if !self.kept.is_taking_over() || self.kept.waits() {
             return;
         }
+        // A guest whose frames were taken before its peer is back would lose them.
+        self.workers.rest();
+        self.workers
+            .each(|w| w.switch.be_patient(w.now(), PATIENCE_MS));
         for id in self.kept.finish() {
             if self
                 .ports
@@ -128,6 +151,17 @@ impl Process {
             && let Some(id) = self.kept.waiting.pop_front()
         {
             self.go_on_with(id);
+        }
+        if self.kept.waiting.is_empty() {
+            self.workers.unrest();
+        }
+    }
+
+    /// Goes on with all of them, however long that takes: nobody else serves them.
+    pub(super) fn go_on_with_all(&mut self) {
+        self.go_on();
+        while self.next_to_go_on().is_some() {
+            self.go_on_due();
         }
     }
 

@@ -78,6 +78,15 @@ impl Control {
         Ok(Self(datagram(AddressFamily::INET)?))
     }
 
+    /// Over a socket that was opened before.
+    pub(super) fn over(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     fn ask(&self, name: &str, code: libc::Ioctl) -> io::Result<Request> {
         self.tell(Request::new(name)?, code)
     }

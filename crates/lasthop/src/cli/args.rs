@@ -46,6 +46,15 @@ pub(super) enum Command {
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),
+    /// Replace every process by one of another version, while guests keep their network
+    Upgrade(Upgrade),
+    /// Say which version this is, and what it understands of others: a running Lasthop asks before an upgrade
+    #[command(name = SELF_CHECK, hide = true)]
+    SelfCheck {
+        /// Standard input is the record of a supervisor
+        #[arg(long)]
+        record: bool,
+    },
     /// Print a script that completes these commands in a shell
     Completions {
         /// The shell
@@ -67,6 +76,19 @@ pub(super) struct Run {
     /// Only say whether the configuration is right
     #[arg(long)]
     pub(super) check: bool,
+}
+
+/// The command by which `lasthop` is asked whether it could take over.
+pub(crate) const SELF_CHECK: &str = "self-check";
+
+#[derive(Debug, Args)]
+pub(super) struct Upgrade {
+    /// Where the new binaries are, all four of them [default: where the running ones were]
+    #[arg(long, value_name = "DIR")]
+    pub(super) to: Option<PathBuf>,
+    /// Print the report as a JSON document
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// How to print.

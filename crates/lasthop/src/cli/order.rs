@@ -34,8 +34,12 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             print::<StatsDocument>(output, &answer, show::stats)
         }
         Command::Fdb(command) => fdb(client, command).await,
-        // These need no running Lasthop: they are done before anything gets here.
-        Command::Run(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),
+        // These do not use the API: they are done before anything gets here.
+        Command::Run(_)
+        | Command::Upgrade(_)
+        | Command::SelfCheck { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. } => Ok(()),
     }
 }
 

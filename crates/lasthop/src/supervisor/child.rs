@@ -5,15 +5,18 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use channel::link::{self, Link, Received};
 use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 
+use super::binaries::Binaries;
 use super::heartbeat::{Heartbeat, Seen, is_stopped};
+use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
+use super::running::Running;
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
@@ -45,17 +48,22 @@ impl Kind {
             | Ask::Unlisten { .. }
             | Ask::Processes
             | Ask::Drivers(_)
-            | Ask::DriverStates => Kind::Control,
-            Ask::Dial { .. } | Ask::Keep { .. } | Ask::KeepRecord { .. } | Ask::Forget { .. } => {
-                Kind::Switch
-            }
+            | Ask::DriverStates
+            | Ask::Frozen => Kind::Control,
+            Ask::Dial { .. }
+            | Ask::Keep { .. }
+            | Ask::KeepRecord { .. }
+            | Ask::Forget { .. }
+            | Ask::Rested { .. }
+            | Ask::GoesOn { .. } => Kind::Switch,
             Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
             Ask::Alive => return self != Kind::Driver,
         };
         self == asker
     }
 
-    fn binary(self) -> &'static str {
+    /// The name of its executable file.
+    pub(super) fn binary(self) -> &'static str {
         match self {
             Kind::Control => "lasthop-control",
             Kind::Switch => "lasthop-switch",
@@ -76,8 +84,7 @@ impl fmt::Display for Kind {
 
 /// A running process.
 struct Alive {
-    process: std::process::Child,
-    pidfd: OwnedFd,
+    process: Running,
     link: Link<Tell, Ask>,
     since: Instant,
     /// It has done what it is there for: however it dies, its start did not fail.
@@ -102,10 +109,10 @@ impl Child {
     ///
     /// # Errors
     /// Its binary is missing, or the system's refusal.
-    pub(super) fn start(kind: Kind) -> io::Result<Self> {
+    pub(super) fn start(kind: Kind, binaries: &Binaries) -> io::Result<Self> {
         Ok(Self {
             kind,
-            alive: Some(spawn(kind)?),
+            alive: Some(spawn(kind, binaries)?),
             restarts: 0,
             failures: 0,
             restart_at: None,
@@ -127,7 +134,7 @@ impl Child {
 
     /// Readable when it has died.
     pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.alive.as_ref().map(|a| a.pidfd.as_fd())
+        self.alive.as_ref().map(|a| a.process.as_fd())
     }
 
     /// When it is to be started again.
@@ -226,7 +233,7 @@ impl Child {
 
     /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
     pub(super) fn has_died(&mut self) -> Option<ExitStatus> {
-        self.alive.as_mut()?.process.try_wait().ok()?
+        self.alive.as_mut()?.process.has_ended()
     }
 
     /// If it has died: notes when to start it again, and says how it died.
@@ -248,11 +255,11 @@ impl Child {
 
     /// Starts it again when it is time. `true` when that was done; when it cannot be started, it is tried
     /// again later.
-    pub(super) fn restart_if_due(&mut self) -> bool {
+    pub(super) fn restart_if_due(&mut self, binaries: &Binaries) -> bool {
         if self.restart_at.is_none_or(|at| at > Instant::now()) {
             return false;
         }
-        match spawn(self.kind) {
+        match spawn(self.kind, binaries) {
             Ok(alive) => {
                 self.restart_at = None;
                 self.alive = Some(alive);
@@ -277,27 +284,31 @@ impl Child {
     }
 
     /// Ends it now.
-    pub(super) fn kill(&mut self) {
-        if let Some(alive) = &mut self.alive {
-            let _ = alive.process.kill();
+    pub(super) fn kill(&self) {
+        if let Some(alive) = &self.alive {
+            alive.process.kill();
         }
     }
 
     /// Waits for its end, kills it at the deadline, and waits a moment more: who is killed may be held up in the system.
     /// `false` when it has not ended even then.
     pub(super) fn wait(&mut self, deadline: Instant) -> bool {
-        if self.ends_by(deadline) {
-            return true;
+        if !self.dies_by(deadline) {
+            self.kill();
+            if !self.dies_by(Instant::now() + DEATH) {
+                return false;
+            }
         }
-        self.kill();
-        self.ends_by(Instant::now() + DEATH)
+        self.alive = None;
+        true
     }
 
-    fn ends_by(&mut self, deadline: Instant) -> bool {
-        let Some(alive) = &mut self.alive else {
-            return true;
-        };
-        while matches!(alive.process.try_wait(), Ok(None)) {
+    /// Waits for its death; what it has said can be heard after it. `false` when it did not die in time.
+    pub(super) fn dies_by(&mut self, deadline: Instant) -> bool {
+        while self.has_died().is_none() {
+            let Some(alive) = &self.alive else {
+                return true;
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(left @ 1..) = i64::try_from(left.as_nanos()) else {
                 return false;
@@ -306,12 +317,60 @@ impl Child {
                 tv_sec: left / 1_000_000_000,
                 tv_nsec: left % 1_000_000_000,
             };
-            let mut ended = [PollFd::new(&alive.pidfd, PollFlags::IN)];
+            let mut ended = [PollFd::new(&alive.process, PollFlags::IN)];
             // Interrupted or not, the loop looks.
             let _ = rustix::event::poll(&mut ended, Some(&left));
         }
-        self.alive = None;
         true
+    }
+
+    /// It takes the place of one that did not fail.
+    pub(super) fn take_place_of(&mut self, before: &Self) {
+        self.restarts = before.restarts;
+        self.prove();
+    }
+
+    /// For the supervisor that takes the place of this one.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedChild {
+        let alive = self.alive.as_ref().map(|alive| PassedProcess {
+            pid: alive.process.id(),
+            link: giving.give(alive.link.as_fd()),
+            uptime_ms: alive.since.elapsed().as_millis() as u64,
+            proved: alive.proved,
+            beat: alive.beat.pass(),
+        });
+        PassedChild {
+            restarts: self.restarts,
+            alive,
+        }
+    }
+
+    /// One that the supervisor before this one has started.
+    ///
+    /// # Errors
+    /// It is none of our processes.
+    pub(super) fn take(kind: Kind, from: PassedChild, fds: &mut Taking) -> Result<Self, String> {
+        let take = |passed: PassedProcess| -> Result<Alive, String> {
+            let process = Running::with_pid(passed.pid).map_err(|e| e.to_string())?;
+            let now = Instant::now();
+            let uptime = Duration::from_millis(passed.uptime_ms);
+            Ok(Alive {
+                process,
+                link: Link::new(fds.take(passed.link)?),
+                since: now.checked_sub(uptime).unwrap_or(now),
+                proved: passed.proved,
+                beat: Heartbeat::take(passed.beat, now, kind),
+                hung: false,
+            })
+        };
+        let alive = from.alive.map(take).transpose()?;
+        Ok(Self {
+            kind,
+            restart_at: alive.is_none().then(Instant::now),
+            alive,
+            restarts: from.restarts,
+            failures: 0,
+        })
     }
 
     /// For `lasthop status`.
@@ -326,35 +385,32 @@ impl Child {
     }
 }
 
-fn spawn(kind: Kind) -> io::Result<Alive> {
+fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
     let (ours, theirs) = link::pair()?;
-    let mut binary = std::env::current_exe()?;
-    binary.set_file_name(kind.binary());
     let number = theirs.as_raw_fd();
-    let mut command = Command::new(&binary);
+    let mut command = binaries.command(kind);
     command
         .env(LINK_FD, CHILD_LINK.to_string())
         // It is not for them to say that all is ready.
         .env_remove(super::notify::SOCKET)
+        .env_remove(replace::RESUME)
         .stdin(Stdio::null())
         .process_group(0);
     // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.
     unsafe { command.pre_exec(move || prepare_child(number)) };
     let process = command
         .spawn()
-        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
-    watched(kind, process, ours)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", kind.binary())))?;
+    watched(kind, &process, ours)
 }
 
 /// A process that was started, with our end of its link.
-fn watched(kind: Kind, process: std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
-    let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or(io::ErrorKind::InvalidData)?;
+fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Result<Alive> {
+    let process = Running::of(process)?;
     let link = Link::new(ours);
     link.set_nonblocking()?;
     Ok(Alive {
         process,
-        pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())?,
         link,
         since: Instant::now(),
         proved: false,
@@ -434,7 +490,7 @@ impl Child {
     /// A process that does nothing, and its end of the link.
     pub(super) fn idle(kind: Kind) -> (Self, Link<Ask, Tell>) {
         let (ours, theirs) = link::pair().unwrap();
-        let mut command = Command::new("sleep");
+        let mut command = std::process::Command::new("sleep");
         command.arg("infinity");
         // SAFETY: the closure makes one system call.
         unsafe {
@@ -446,7 +502,7 @@ impl Child {
         }
         let child = Self {
             kind,
-            alive: Some(watched(Kind::Driver, command.spawn().unwrap(), ours).unwrap()),
+            alive: Some(watched(kind, &command.spawn().unwrap(), ours).unwrap()),
             restarts: 0,
             failures: 0,
             restart_at: None,
@@ -467,6 +523,9 @@ mod tests {
         let port = PortId(1);
         assert!(Kind::Control.may_ask(&Ask::Alive) && Kind::Switch.may_ask(&Ask::Alive));
         assert!(!Kind::Driver.may_ask(&Ask::Alive));
+        assert!(Kind::Control.may_ask(&Ask::Frozen) && !Kind::Switch.may_ask(&Ask::Frozen));
+        let rested = Ask::Rested { at_ns: 0 };
+        assert!(Kind::Switch.may_ask(&rested) && !Kind::Control.may_ask(&rested));
         for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
             assert!(Kind::Control.may_ask(&ask));
             assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));

@@ -13,8 +13,10 @@ use channel::supervision::Tell;
 use port::PortId;
 use port::counters::MAX_PORTS;
 use rustix::process::{Resource, getrlimit};
+use serde::{Deserialize, Serialize};
 
 use super::child::is_full;
+use super::replace::{Giving, PassedDeposit, PassedDeposits, Taking};
 
 /// Deaths in a row that a connection is allowed to be the cause of.
 const DEATHS: u32 = 3;
@@ -74,8 +76,8 @@ pub(super) struct Deposits {
 }
 
 /// What goes with one message.
-#[derive(Debug)]
-enum Parcel {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Parcel {
     /// Descriptors of these numbers.
     Files(PortId, Vec<u64>),
     Record(PortId),
@@ -172,6 +174,46 @@ impl Deposits {
         }
     }
 
+    /// For the supervisor that takes the place of this one. Who is to blame for what, it does not hear.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedDeposits {
+        let pass = |(port, deposit): (&PortId, &'a Deposit)| {
+            let fds = deposit.fds.iter();
+            PassedDeposit {
+                port: *port,
+                fds: fds.map(|(n, fd)| (*n, giving.give(fd.as_fd()))).collect(),
+                record: deposit.record.clone(),
+            }
+        };
+        PassedDeposits {
+            ports: self.ports.iter().map(pass).collect(),
+            leaving: self.leaving.clone(),
+        }
+    }
+
+    /// What the supervisor before this one has kept.
+    ///
+    /// # Errors
+    /// A descriptor is not there.
+    pub(super) fn take(from: PassedDeposits, fds: &mut Taking) -> Result<Self, String> {
+        let mut deposits = Self::default();
+        for PassedDeposit {
+            port,
+            fds: kept,
+            record,
+        } in from.ports
+        {
+            let numbers: Vec<u64> = kept.iter().map(|(number, _)| *number).collect();
+            for (number, place) in kept {
+                deposits.keep(port, number, vec![fds.take(place)?]);
+            }
+            if let Some(record) = record {
+                deposits.record(port, record, &numbers);
+            }
+        }
+        deposits.leaving = from.leaving;
+        Ok(deposits)
+    }
+
     /// A new switch is to have everything: [`Deposits::hand_over`] gives it.
     pub(super) fn pack(&mut self) {
         // A connection whose deposit is not whole is lost: it was the dead switch's alone.
@@ -191,6 +233,11 @@ impl Deposits {
             self.leaving.extend(files);
             self.leaving.push_back(Parcel::Record(*port));
         }
+    }
+
+    /// The new switch is not to have the rest.
+    pub(super) fn unpack(&mut self) {
+        self.leaving.clear();
     }
 
     /// Whether a new switch has not got everything yet.

@@ -24,8 +24,10 @@ use channel::driving::{self, DriverSpec, DriverState};
 use channel::supervision::{ProcessInfo, Tell};
 use port::PortId;
 
+use super::binaries::Binaries;
 use super::child::Child;
 use super::groups::Groups;
+use super::replace::{Giving, PassedDriver, Taking};
 use driver::{Dial, Dialed, Driver};
 
 /// How long the end of processes is waited for that were told to end, or killed.
@@ -114,6 +116,32 @@ impl Drivers {
         }
     }
 
+    /// For the supervisor that takes the place of this one.
+    ///
+    /// # Errors
+    /// The first that cannot be passed on.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Result<Vec<PassedDriver>, String> {
+        let all = self.all.iter();
+        all.map(|driver| driver.pass(giving)).collect()
+    }
+
+    /// Those of the supervisor before this one.
+    ///
+    /// # Errors
+    /// Something of one is not there.
+    pub(super) fn take(from: Vec<PassedDriver>, fds: &mut Taking) -> Result<Self, String> {
+        let all = from.into_iter().map(|driver| Driver::take(driver, fds));
+        let drivers = Self {
+            all: all.collect::<Result<_, _>>()?,
+            ..Self::default()
+        };
+        if drivers.all.iter().any(|driver| driver.child.is_some()) {
+            // They are there already, and are removed with their drivers.
+            drivers.groups.get_or_init(Groups::take);
+        }
+        Ok(drivers)
+    }
+
     /// Parts with drivers. Their interfaces are free for others when this returns, unless a process does not die.
     fn part(&mut self, which: impl FnMut(&mut Driver) -> bool) {
         let (mut children, mut names) = (Vec::new(), Vec::new());
@@ -150,12 +178,12 @@ impl Drivers {
     }
 
     /// Looks after all; answers for the switch.
-    pub(super) fn turn(&mut self) -> Vec<Dialed> {
+    pub(super) fn turn(&mut self, binaries: &Binaries) -> Vec<Dialed> {
         self.dying.retain_mut(|child| child.has_died().is_none());
         let groups = &self.groups;
         let turn = |driver: &mut Driver| {
             let _port = tracing::info_span!("driver", port = driver.spec.name).entered();
-            driver.turn(groups)
+            driver.turn(binaries, groups)
         };
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.all.iter_mut().filter_map(turn));

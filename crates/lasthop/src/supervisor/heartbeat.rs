@@ -80,6 +80,21 @@ impl Heartbeat {
         }
     }
 
+    /// Whether an answer is owed, and whether one has ever come: for the supervisor that takes the place of this one.
+    pub(super) fn pass(&self) -> (bool, bool) {
+        (self.sent, self.lives)
+    }
+
+    /// That of a process which runs already.
+    pub(super) fn take((owes, lives): (bool, bool), now: Instant, kind: Kind) -> Self {
+        Self {
+            open: owes,
+            sent: owes,
+            lives,
+            ..Self::new(now, kind)
+        }
+    }
+
     /// Looks, when it is time. `ask` asks the process without waiting; whether it was asked.
     pub(super) fn look(&mut self, now: Instant, ask: impl FnOnce() -> bool) -> Seen {
         if self.next.is_none_or(|next| now < next) {
@@ -198,6 +213,21 @@ mod tests {
             let hangs = looks(&mut beat, 1, true).0 == [Seen::Hangs];
             assert_eq!(hangs, n == MISSED);
             beat.spare();
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_owed_is_owed_to_the_next_supervisor_too() {
+        for lives in [false, true] {
+            let mut before = beat();
+            before.lives = lives;
+            looks(&mut before, 1, true);
+            let mut beat = Heartbeat::take(before.pass(), Instant::now(), Kind::Switch);
+            beat.next = Some(Instant::now());
+            assert_eq!(looks(&mut beat, 1, true), (vec![Seen::Missed], 0));
+            beat.answered();
+            assert_eq!(beat.pass(), (false, true));
+            assert_eq!(looks(&mut beat, 1, true), (vec![Seen::Nothing], 1));
         }
     }
 

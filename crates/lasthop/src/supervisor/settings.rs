@@ -11,6 +11,7 @@ pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
             api::v1::Poll::Always => Poll::Always,
         },
         successor: false,
+        waits: false,
         workers: match spec.workers {
             // The switch opens no paths, and so does not see a quota.
             Workers::Auto => Some(datapath::workers::automatic()),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::replace::{Giving, Place};
 
 /// How long the start waits for the sockets of a run that was killed.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,6 +40,22 @@ impl Sockets {
             dir,
             listening: BTreeMap::new(),
             patience: Some(Instant::now() + PATIENCE),
+        }
+    }
+
+    /// For the supervisor that takes the place of this one.
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> BTreeMap<String, Place> {
+        let all = self.listening.iter();
+        all.map(|(path, socket)| (path.clone(), giving.give(socket.as_fd())))
+            .collect()
+    }
+
+    /// Those that the supervisor before this one has bound.
+    pub(super) fn take(dir: PathBuf, listening: BTreeMap<String, OwnedFd>) -> Self {
+        Self {
+            dir,
+            listening,
+            patience: None,
         }
     }
 

@@ -200,7 +200,13 @@ impl<'a> Running<'a> {
         self.traffic
             .streams()
             .for_each(|stream| stream.kill(killed));
-        pidfd_send_signal(&handle, Signal::KILL)?;
+        let upgrade = match self.victim {
+            Victim::Upgrade => Some(self.lasthop.begin(&["upgrade"])?),
+            _ => {
+                pidfd_send_signal(&handle, Signal::KILL)?;
+                None
+            }
+        };
         self.until("the process dies", |_| is_dead(&handle))?;
         self.traffic.streams().for_each(super::stream::Stream::dead);
         if self.victim == Victim::Supervisor {
@@ -216,6 +222,11 @@ impl<'a> Running<'a> {
             let flows = running.traffic.streams().all(|stream| stream.resumed());
             Ok(flows && times.replaced.is_some() && killed.elapsed() >= AFTER)
         })?;
+        if let Some(mut upgrade) = upgrade
+            && !upgrade.wait()?.success()
+        {
+            bail!("the upgrade failed");
+        }
         Ok(times)
     }
 

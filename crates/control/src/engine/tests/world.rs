@@ -426,6 +426,7 @@ impl World {
         let supervision: Link<Tell, Ask> = Link::new(theirs);
         let start = Tell::StartControl {
             runtime_dir: "/run/test".to_owned(),
+            frozen: false,
         };
         let api = memory_file(1);
         let state = self.state.as_fd();

@@ -1,5 +1,7 @@
 //! One driver: its interface, its process, and the dial of the switch that waits for it.
 
+mod passing;
+
 use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,6 +14,7 @@ use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::heart::{Due, Heart};
+use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 use crate::supervisor::groups::{Groups, Limits};
 
@@ -146,12 +149,16 @@ impl Driver {
     }
 
     /// Looks after it; the answer to a dial, if there is one now.
-    pub(super) fn turn(&mut self, groups: &OnceCell<Option<Groups>>) -> Option<Dialed> {
+    pub(super) fn turn(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Option<Dialed> {
         self.hear();
         self.reap();
         self.ping();
         self.dial.as_ref()?;
-        let connected = self.connect(groups).transpose()?;
+        let connected = self.connect(binaries, groups).transpose()?;
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
@@ -198,7 +205,7 @@ impl Driver {
 
     fn kill(&mut self) {
         self.doomed = true;
-        if let Some(child) = &mut self.child {
+        if let Some(child) = &self.child {
             child.kill();
         }
     }
@@ -237,7 +244,11 @@ impl Driver {
     }
 
     /// A connection to a new process; nothing while its time has not come.
-    fn connect(&mut self, groups: &OnceCell<Option<Groups>>) -> Result<Option<OwnedFd>, String> {
+    fn connect(
+        &mut self,
+        binaries: &Binaries,
+        groups: &OnceCell<Option<Groups>>,
+    ) -> Result<Option<OwnedFd>, String> {
         if self.is_alive() {
             // Its connection is not the switch's any more, and it may have what a new interface is to be called.
             self.kill();
@@ -245,11 +256,12 @@ impl Driver {
         }
         self.ready_device()?;
         if let Some(child) = &mut self.child {
-            if !child.restart_if_due() {
+            if !child.restart_if_due(binaries) {
                 return Ok(None);
             }
         } else {
-            self.child = Some(Child::start(Kind::Driver).map_err(|e| e.to_string())?);
+            let started = Child::start(Kind::Driver, binaries);
+            self.child = Some(started.map_err(|e| e.to_string())?);
         }
         self.doomed = false;
         self.heart = Heart::new(Instant::now());

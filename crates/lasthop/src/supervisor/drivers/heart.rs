@@ -44,6 +44,20 @@ impl Heart {
         }
     }
 
+    /// Whether an answer is owed, and whether one has ever come.
+    pub(super) fn pass(&self) -> (bool, bool) {
+        (self.pinged.is_some(), self.settled)
+    }
+
+    /// That of a process which runs already.
+    pub(super) fn take((owes, settled): (bool, bool), now: Instant) -> Self {
+        Self {
+            pinged: owes.then_some(now),
+            settled,
+            ..Self::new(now)
+        }
+    }
+
     /// What is due; a ping that is due counts as sent.
     pub(super) fn turn(&mut self, now: Instant) -> Due {
         match self.pinged {

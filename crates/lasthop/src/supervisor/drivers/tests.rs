@@ -63,7 +63,7 @@ impl World {
         let deadline = Instant::now() + SOON;
         while self.drivers.all[0].state().pid.is_some() {
             assert!(Instant::now() < deadline, "it lives");
-            self.drivers.turn();
+            self.drivers.turn(&Binaries::of_nothing());
             std::thread::yield_now();
         }
         self.drivers.states()[0].reason.clone().unwrap()
@@ -111,13 +111,13 @@ fn a_dial_is_answered_though_its_driver_goes() {
     assert!(world.drivers.dial(PortId(3), &path));
     world.drivers.want(Vec::new()).unwrap();
     assert!(world.drivers.due().is_some(), "at once");
-    let answers = world.drivers.turn();
+    let answers = world.drivers.turn(&Binaries::of_nothing());
     assert_eq!(answers.len(), 1);
     assert!(answers[0].socket.is_none());
     let error = Some("its driver was replaced".to_owned());
     let port = PortId(3);
     assert_eq!(answers[0].tell, Tell::Dialed { port, path, error });
-    assert!(world.drivers.turn().is_empty());
+    assert!(world.drivers.turn(&Binaries::of_nothing()).is_empty());
 }
 
 #[test]
@@ -125,12 +125,12 @@ fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     let mut world = world();
     assert!(world.drivers.dial(PortId(3), &driving::address("p")));
     // The interface cannot be had, which would be the answer.
-    assert!(world.drivers.turn().is_empty());
+    assert!(world.drivers.turn(&Binaries::of_nothing()).is_empty());
     let mut answers = Vec::new();
     let deadline = Instant::now() + SOON;
     while answers.is_empty() {
         assert!(Instant::now() < deadline, "no answer");
-        answers = world.drivers.turn();
+        answers = world.drivers.turn(&Binaries::of_nothing());
     }
     assert!(world.drivers.states()[0].pid.is_none());
     assert!(world.has_ended());
@@ -173,6 +173,6 @@ fn who_does_not_die_holds_nobody_up() {
     let deadline = Instant::now() + SOON;
     while !world.drivers.dying.is_empty() {
         assert!(Instant::now() < deadline, "it lives");
-        world.drivers.turn();
+        world.drivers.turn(&Binaries::of_nothing());
     }
 }

@@ -1,0 +1,110 @@
+//! The API is served, or it is not: while one control takes over from another, one of them may change what is wanted.
+//!
+//! ```text
+//! Tell::Freeze   the doors close: no connection is accepted any more, requests under way are answered
+//!                what is known is saved, for the last time; Ask::Frozen
+//!                upcalls are answered still; clients wait at the socket, which is the supervisor's
+//! Tell::Thaw     the doors open
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::sync::watch;
+
+use super::Engine;
+use crate::command::EngineHandle;
+use crate::server;
+
+/// The engine's side.
+#[derive(Debug)]
+pub(super) struct Doors {
+    wanted: watch::Sender<bool>,
+    open: watch::Receiver<bool>,
+}
+
+impl Default for Doors {
+    /// Of an engine without a server.
+    fn default() -> Self {
+        Self {
+            wanted: watch::Sender::new(false),
+            open: watch::channel(false).1,
+        }
+    }
+}
+
+impl Doors {
+    /// Opens or closes them, when somebody has the time.
+    fn set(&self, open: bool) {
+        self.wanted
+            .send_if_modified(|wanted| std::mem::replace(wanted, open) != open);
+    }
+
+    fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
+
+    /// Changes when they were opened or closed.
+    pub(super) fn closed(&self) -> watch::Receiver<bool> {
+        self.open.clone()
+    }
+}
+
+/// The server's side.
+#[derive(Debug)]
+pub(super) struct Porter {
+    wanted: watch::Receiver<bool>,
+    open: watch::Sender<bool>,
+}
+
+/// New doors.
+pub(super) fn hang(open: bool) -> (Doors, Porter) {
+    let (wanted, to_do) = watch::channel(open);
+    let (is, seen) = watch::channel(open);
+    let doors = Doors { wanted, open: seen };
+    let porter = Porter {
+        wanted: to_do,
+        open: is,
+    };
+    (doors, porter)
+}
+
+impl Porter {
+    /// Serves the API while the doors are open, until the engine is gone.
+    pub(super) async fn serve(mut self, api: OwnedFd, engine: EngineHandle) {
+        while self.wanted.wait_for(|open| *open).await.is_ok() {
+            self.open.send_replace(true);
+            if let Err(error) = self.serve_once(&api, &engine).await {
+                tracing::error!("the API cannot be served: {error}");
+                return;
+            }
+            self.open.send_replace(false);
+        }
+    }
+
+    async fn serve_once(&self, api: &OwnedFd, engine: &EngineHandle) -> io::Result<()> {
+        let listener = server::listener(api.try_clone()?)?;
+        let mut wanted = self.wanted.clone();
+        let close = async move {
+            // An engine that is gone closes them too.
+            let _ = wanted.wait_for(|open| !*open).await;
+        };
+        server::serve(listener, engine.clone(), close).await
+    }
+}
+
+impl Engine {
+    /// Does what the supervisor said last.
+    pub(super) fn freeze_or_thaw(&mut self) -> io::Result<()> {
+        let rest = self.supervisor.wants_rest();
+        self.doors.set(!rest);
+        if !rest {
+            self.frozen = false;
+        } else if !self.frozen && !self.doors.is_open() {
+            self.save()?;
+            self.frozen = true;
+            self.supervisor.rested()?;
+        }
+        Ok(())
+    }
+}

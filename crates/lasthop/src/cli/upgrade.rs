@@ -1,0 +1,82 @@
+//! `lasthop upgrade`: asks the supervisor, and shows what it says.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Done, Failure, emit, units};
+use crate::admin::{Answer, Report, Request, SOCKET};
+
+/// Longer than the supervisor takes for any of its steps.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has the Lasthop that runs in a directory upgraded; `to`: where the new binaries are.
+pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Done {
+    let socket = runtime_dir.join(SOCKET);
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::Failed(format!("{what} {}: {error}", socket.display()))
+    };
+    let stream = UnixStream::connect(&socket);
+    let mut stream = stream.map_err(|e| failed("cannot reach Lasthop at", &e))?;
+    let to = to.map(std::path::absolute).transpose();
+    let to = to.map_err(|e| Failure::Wrong(e.to_string()))?;
+    let request = serde_json::to_string(&Request::Upgrade { to });
+    let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
+    // One that refuses does not read to the end; its answer says more than the error here.
+    let _ = writeln!(stream, "{request}");
+    let waits = stream.set_read_timeout(Some(PATIENCE));
+    waits.map_err(|e| failed("cannot wait for", &e))?;
+    for line in BufReader::new(stream).lines() {
+        let line = line.map_err(|e| failed("no answer from", &e))?;
+        let answer = serde_json::from_str(&line);
+        match answer.map_err(|e| failed("no sensible answer from", &e))? {
+            Answer::Doing(what) if !json => emit(&format!("{what}\n"))?,
+            Answer::Doing(_) => {}
+            Answer::Upgraded(_) if json => return emit(&format!("{line}\n")),
+            Answer::Upgraded(report) => return emit(&show(&report)),
+            Answer::Refused(reason) => return Err(Failure::Wrong(format!("refused: {reason}"))),
+            Answer::RolledBack(reason) => {
+                return Err(Failure::Failed(format!("rolled back: {reason}")));
+            }
+        }
+    }
+    Err(failed("no answer from", &"it hung up"))
+}
+
+fn show(report: &Report) -> String {
+    let Report {
+        from,
+        to,
+        gap_ms,
+        connections,
+        drivers,
+    } = report;
+    let kept = units::several(u64::from(*connections), "connection");
+    let mut text =
+        format!("upgraded from {from} to {to}: {kept} kept, {gap_ms:.2} ms without a switch\n");
+    for driver in drivers {
+        let (port, gap_ms) = (&driver.port, driver.gap_ms);
+        text += &format!("driver of {port}: {gap_ms:.2} ms without one\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_reads_well() {
+        let report = Report {
+            from: "1.0.0".into(),
+            to: "1.1.0".into(),
+            gap_ms: 1.234,
+            connections: 1,
+            drivers: Vec::new(),
+        };
+        let expected =
+            "upgraded from 1.0.0 to 1.1.0: 1 connection kept, 1.23 ms without a switch\n";
+        assert_eq!(show(&report), expected);
+    }
+}

@@ -1,0 +1,235 @@
+//! `lasthop upgrade`: every process gives way to one of another version, and guests do not notice.
+//!
+//! ```text
+//! check       the new binaries start, agree with each other and with what runs; else nothing is touched
+//! replace     this process becomes the new supervisor, see [`super::replace`]
+//! hand over   control and switch, see [`super::hand_over`]
+//! ```
+//!
+//! Whatever fails, the supervisor becomes the old one again, and the old control and switch go on. Drivers go on as they
+//! are; the next process for an interface is one of the new version.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use super::Supervisor;
+use super::admin::Client;
+use super::binaries::Binaries;
+use super::check::Check;
+use super::hand_over::{HandOver, Handed};
+use super::replace::{Giving, PassedUpgrade, Taking};
+use crate::admin::{Answer, Report, Request};
+use crate::self_check::SelfCheck;
+
+/// How far it is.
+enum Stage {
+    Checking(Check),
+    /// The supervisor is a new one; or the old one again, with the reason.
+    Replaced(Option<String>),
+    HandingOver,
+}
+
+/// One upgrade.
+pub(super) struct Upgrade {
+    client: Client,
+    new: Binaries,
+    stage: Stage,
+    report: Report,
+}
+
+impl Upgrade {
+    fn check(&self) -> Option<&Check> {
+        match &self.stage {
+            Stage::Checking(check) => Some(check),
+            Stage::Replaced(_) | Stage::HandingOver => None,
+        }
+    }
+
+    /// What it is to.
+    pub(super) fn new_binaries(&self) -> &Binaries {
+        &self.new
+    }
+
+    /// For the supervisor that takes the place of this one, or gets it back.
+    pub(super) fn pass<'a>(
+        &'a self,
+        failed: Option<String>,
+        giving: &mut Giving<'a>,
+    ) -> PassedUpgrade {
+        PassedUpgrade {
+            client: giving.give(self.client.as_fd()),
+            new: self.new.pass(giving),
+            report: self.report.clone(),
+            failed,
+        }
+    }
+
+    /// The one that the supervisor before this one was about. `failed`: why that one could not go on.
+    ///
+    /// # Errors
+    /// A descriptor is not there.
+    pub(super) fn take(
+        from: PassedUpgrade,
+        failed: Option<String>,
+        fds: &mut Taking,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            client: Client::of(fds.take(from.client)?),
+            new: Binaries::take(from.new, fds)?,
+            stage: Stage::Replaced(failed.or(from.failed)),
+            report: from.report,
+        })
+    }
+}
+
+impl Supervisor {
+    /// What says that there is something to do.
+    pub(super) fn upgrade_sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let check = self.upgrade.as_ref().and_then(Upgrade::check);
+        let checked = check.into_iter().flat_map(Check::sources);
+        self.admin.sources().chain(checked)
+    }
+
+    /// When there is, at the latest.
+    pub(super) fn upgrade_due(&self) -> Option<Instant> {
+        let step = match self.upgrade.as_ref().map(|upgrade| &upgrade.stage) {
+            Some(Stage::Checking(check)) => Some(check.due()),
+            Some(Stage::Replaced(_)) => Some(Instant::now()),
+            Some(Stage::HandingOver) => self.next.as_ref().map(HandOver::due),
+            None => None,
+        };
+        step.into_iter().chain(self.admin.due()).min()
+    }
+
+    /// Hears administrators, and goes on with what they asked for.
+    pub(super) fn turn_upgrade(&mut self) {
+        let ours: Vec<u32> = self.processes().iter().skip(1).map(|p| p.pid).collect();
+        for (client, Request::Upgrade { to }) in self.admin.hear(&ours) {
+            let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
+            self.begin_upgrade(client, &dir);
+        }
+        if let Some(upgrade) = self.upgrade.take() {
+            self.upgrade = self.go_on_with(upgrade);
+        }
+    }
+
+    /// The next step, if it is time; the upgrade, if it is not over.
+    fn go_on_with(&mut self, mut upgrade: Upgrade) -> Option<Upgrade> {
+        match &mut upgrade.stage {
+            Stage::Checking(check) => match check.turn() {
+                Ok(None) => Some(upgrade),
+                Ok(Some(new)) => self.replace_supervisor(upgrade, new.version),
+                Err(reason) => refuse(&upgrade.client, reason),
+            },
+            Stage::Replaced(None) => self.hand_over(upgrade),
+            Stage::Replaced(Some(reason)) => {
+                let reason = std::mem::take(reason);
+                roll_back(&upgrade.client, reason)
+            }
+            Stage::HandingOver => match self.handed.take() {
+                None => Some(upgrade),
+                Some(handed) => self.handed_over(upgrade, handed),
+            },
+        }
+    }
+
+    fn begin_upgrade(&mut self, client: Client, dir: &Path) {
+        let why_not = if self.upgrade.is_some() {
+            Some("another upgrade is under way")
+        } else if !self.ready || !self.pair_is_whole() {
+            Some("not everything is in place yet")
+        } else {
+            None
+        };
+        if let Some(reason) = why_not {
+            return client.say(&Answer::Refused(reason.to_owned()));
+        }
+        tracing::info!("upgrade to the binaries in {}", dir.display());
+        match self.check_binaries(dir) {
+            Err(reason) => drop(refuse(&client, reason)),
+            Ok((new, check)) => {
+                let from = SelfCheck::own().version;
+                self.upgrade = Some(Upgrade {
+                    client,
+                    new,
+                    stage: Stage::Checking(check),
+                    report: Report {
+                        from,
+                        ..Report::default()
+                    },
+                });
+            }
+        }
+    }
+
+    /// Opens the new binaries and has them check themselves.
+    fn check_binaries(&self, dir: &Path) -> Result<(Binaries, Check), String> {
+        let new = Binaries::open(dir).map_err(|e| e.to_string())?;
+        new.are_trusted()?;
+        let check = Check::start(&new, self.trial_record()?)?;
+        Ok((new, check))
+    }
+
+    fn replace_supervisor(&mut self, mut upgrade: Upgrade, version: String) -> Option<Upgrade> {
+        let passed = format!("version {version} passed its self-check");
+        upgrade.client.say(&Answer::Doing(passed));
+        upgrade.report.to = version;
+        match self.become_another(&upgrade, None) {
+            Ok(()) => Some(upgrade),
+            Err(reason) => refuse(&upgrade.client, reason),
+        }
+    }
+
+    fn hand_over(&mut self, mut upgrade: Upgrade) -> Option<Upgrade> {
+        let replaced = "the supervisor was replaced".to_owned();
+        upgrade.client.say(&Answer::Doing(replaced));
+        upgrade.stage = Stage::HandingOver;
+        if !self.pair_is_whole() {
+            return self.go_back(upgrade, "a process has ended meanwhile".to_owned());
+        }
+        match self.begin_hand_over(&upgrade.new) {
+            Ok(()) => Some(upgrade),
+            Err(error) => self.go_back(upgrade, error.to_string()),
+        }
+    }
+
+    fn handed_over(&mut self, mut upgrade: Upgrade, handed: Handed) -> Option<Upgrade> {
+        let (gap_ms, connections) = match handed {
+            Handed::Failed(reason) => return self.go_back(upgrade, reason),
+            Handed::Done {
+                gap_ms,
+                connections,
+            } => (gap_ms, connections),
+        };
+        (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
+        self.binaries = upgrade.new;
+        let version = &upgrade.report.to;
+        tracing::info!(version, gap_ms, connections, "upgraded");
+        upgrade.client.say(&Answer::Upgraded(upgrade.report));
+        None
+    }
+
+    /// The old control and switch go on, and so does the old supervisor.
+    fn go_back(&mut self, upgrade: Upgrade, reason: String) -> Option<Upgrade> {
+        let Err(error) = self.become_another(&upgrade, Some(reason.clone())) else {
+            return Some(upgrade);
+        };
+        roll_back(
+            &upgrade.client,
+            format!("{reason}; the supervisor stays the new one: {error}"),
+        )
+    }
+}
+
+fn refuse(client: &Client, reason: String) -> Option<Upgrade> {
+    tracing::warn!("no upgrade: {reason}");
+    client.say(&Answer::Refused(reason));
+    None
+}
+
+fn roll_back(client: &Client, reason: String) -> Option<Upgrade> {
+    tracing::error!("the upgrade was rolled back: {reason}");
+    client.say(&Answer::RolledBack(reason));
+    None
+}

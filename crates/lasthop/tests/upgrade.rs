@@ -1,0 +1,464 @@
+//! `lasthop upgrade` under traffic: every process is another one afterwards, and guests have lost nothing, got nothing
+//! twice and nothing out of order. Where the new version is no good, the old one goes on.
+//!
+//! Senders have no more frames on their way than fit into the receiver's queue, and wait when it is so; so no frame may
+//! be dropped for any reason. `LASTHOP_UPGRADES=1000` does it more often.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use running::{Place, Running, eventually, port, signal};
+use rustix::process::Signal;
+use serde_json::Value;
+use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+/// Frames that may be on their way in one direction: fewer than a receiver's 256 buffers.
+const WINDOW: u64 = 200;
+
+/// Upgrades of each test.
+fn upgrades() -> usize {
+    let wanted = std::env::var("LASTHOP_UPGRADES").ok();
+    wanted.map_or(10, |n| n.parse().expect("LASTHOP_UPGRADES is a number"))
+}
+
+fn config(workers: u16) -> String {
+    let switch = format!("[switch]\nname = \"host1\"\nworkers = {workers}\n");
+    let segment = "[[segment]]\nname = \"blue\"\n";
+    let ports = [1, 2].map(|n| port(&format!("vm{n}"), "segment = \"blue\""));
+    format!("{switch}{segment}{}", ports.concat())
+}
+
+fn guest(place: &Place, n: u8, config: GuestConfig) -> FakeGuest {
+    let path = place.run_dir().join(format!("vm{n}.sock"));
+    let mut guest = FakeGuest::connect(&path, config.guest(n)).unwrap();
+    guest.wait_link().unwrap();
+    guest
+}
+
+/// Two guests that talk to each other for as long as a closure runs; then all that was sent must have arrived.
+fn under_traffic<T>(
+    place: &Place,
+    guest_config: GuestConfig,
+    during: impl FnOnce(&dyn Fn()) -> T,
+) -> T {
+    let (result, seen) = talking(place, guest_config, during);
+    for (stream, sent, checker) in &seen {
+        let clean = checker.is_clean(*stream, *sent);
+        assert!(clean, "{sent} were sent: {checker:?}");
+    }
+    result
+}
+
+/// Two guests that talk to each other for as long as a closure runs: for each direction its stream, what was sent, and
+/// what came.
+fn talking<T>(
+    place: &Place,
+    guest_config: GuestConfig,
+    during: impl FnOnce(&dyn Fn()) -> T,
+) -> (T, [(u16, u64, SequenceChecker); 2]) {
+    let mut guests = [1, 2].map(|n| guest(place, n, guest_config.clone()));
+    let received = [AtomicU64::new(0), AtomicU64::new(0)];
+    let stop = AtomicBool::new(false);
+    let [a, b] = &mut guests;
+    let (result, seen) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| talk(a, 1, 2, [&received[0], &received[1]], &stop));
+        let second = scope.spawn(|| talk(b, 2, 1, [&received[1], &received[0]], &stop));
+        let more = || {
+            let before = [0, 1].map(|n| received[n].load(SeqCst));
+            eventually("both guests see traffic", || {
+                (0..2).all(|n| received[n].load(SeqCst) > before[n] + 2 * WINDOW)
+            });
+        };
+        // Also when something is not as it should be: the threads would be waited for.
+        let stopping = Stop(&stop);
+        more();
+        let result = during(&more);
+        more();
+        drop(stopping);
+        (result, [first.join().unwrap(), second.join().unwrap()])
+    });
+    for guest in &mut guests {
+        guest.wait_link().expect("the same connection");
+        guest.disconnect().expect("a good end");
+    }
+    let [(from_a, at_a), (from_b, at_b)] = seen;
+    println!("{} frames", from_a + from_b);
+    (result, [(1, from_a, at_b), (2, from_b, at_a)])
+}
+
+/// Tells the guests to stop.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Sends numbered frames to `peer`, as many as there is room for, and checks what comes from there. `received`: what this
+/// guest has, and what its peer has. After the stop, waits for what is on its way. Frames sent, and what came.
+fn talk(
+    guest: &mut FakeGuest,
+    n: u8,
+    peer: u8,
+    [own, peers]: [&AtomicU64; 2],
+    stop: &AtomicBool,
+) -> (u64, SequenceChecker) {
+    let mut checker = SequenceChecker::default();
+    let flow = Flow::v4(n, peer);
+    let (stream, mut seq) = (u16::from(n), 0);
+    let mut quiet = 0;
+    while quiet < 100 {
+        let room = WINDOW - (seq - peers.load(SeqCst)).min(WINDOW);
+        let stopped = stop.load(SeqCst);
+        for _ in 0..if stopped { 0 } else { room.min(32) } {
+            let len = 64 + (seq as usize * 37) % 1300;
+            let payload = numbered_payload(Numbered { stream, seq }, len);
+            guest.send(&udp(&flow, &payload)).expect("room");
+            seq += 1;
+        }
+        let before = checker.received;
+        for got in guest.recv_all().expect("a sound device") {
+            let payload = payload_of(&got.frame).expect("a sound frame");
+            checker.see(payload).expect("a sound payload");
+        }
+        own.store(checker.received, SeqCst);
+        if stopped && checker.received == before {
+            quiet += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    (seq, checker)
+}
+
+/// Drops of both ports, by any name.
+fn drops(lasthop: &Running) -> u64 {
+    let stats = lasthop.json("stats");
+    let ports = stats["ports"].as_array().unwrap().iter();
+    let of_port = |port: &Value| {
+        let drops = port["drops"].as_object().unwrap().values();
+        drops.map(|n| n.as_u64().unwrap()).sum::<u64>()
+    };
+    ports.map(of_port).sum()
+}
+
+/// Where the binaries of this build are.
+fn built() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
+}
+
+/// A directory with binaries that claim to be another version. `faults`: what is wrong with which; see
+/// `examples/faulty.rs`.
+fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
+    let dir = place.path(name);
+    std::fs::create_dir(&dir).unwrap();
+    let real = built();
+    std::os::unix::fs::symlink(real, dir.join("real")).unwrap();
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        let copied = std::fs::copy(real.join("examples/faulty"), dir.join(name));
+        copied.expect("`cargo test` without `--test`, or `cargo build --example faulty`");
+    }
+    for (name, fault) in faults {
+        std::fs::write(dir.join(format!("{name}.fault")), fault).unwrap();
+    }
+    dir
+}
+
+/// A directory with copies of the binaries.
+fn copies(place: &Place, name: &str) -> PathBuf {
+    let dir = place.path(name);
+    std::fs::create_dir(&dir).unwrap();
+    let real = built();
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        std::fs::copy(real.join(name), dir.join(name)).unwrap();
+    }
+    dir
+}
+
+/// Asks for an upgrade that is not done: exit status and complaint.
+fn fails(lasthop: &Running, to: &Path) -> (Option<i32>, String) {
+    let output = lasthop.cli(&format!("upgrade --to {}", to.display()));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), complaint)
+}
+
+/// The file that a process was started from.
+fn file_of(pid: i32) -> PathBuf {
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap()
+}
+
+/// Those of the supervisor, control and the switch.
+fn files(lasthop: &Running) -> Vec<PathBuf> {
+    let all = ["supervisor", "control", "switch"].into_iter();
+    all.map(|name| file_of(lasthop.pid(name))).collect()
+}
+
+fn pids(lasthop: &Running) -> [i32; 2] {
+    ["control", "switch"].map(|name| lasthop.pid(name))
+}
+
+/// Upgrades to the binaries that run already; the gap in milliseconds.
+fn upgrade(lasthop: &Running, connections: u64) -> f64 {
+    let before = pids(lasthop);
+    let report = lasthop.json("upgrade");
+    let after = pids(lasthop);
+    assert_ne!(before[0], after[0]);
+    assert_ne!(before[1], after[1]);
+    let report = &report["upgraded"];
+    assert_eq!(report["connections"], connections, "{report}");
+    assert_eq!(report["to"], env!("CARGO_PKG_VERSION"));
+    report["gap_ms"].as_f64().unwrap()
+}
+
+/// The whole test: guests under load, so many upgrades.
+fn nobody_notices(what: &str, workers: u16, guests: GuestConfig) {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(workers));
+    let mut gaps = under_traffic(&place, guests, |more| {
+        let mut gaps = Vec::new();
+        for _ in 0..upgrades() {
+            gaps.push(upgrade(&lasthop, 2));
+            more();
+        }
+        gaps
+    });
+    gaps.sort_by(f64::total_cmp);
+    println!(
+        "{what}, {workers} workers: gap p50 {:.2} ms, max {:.2} ms",
+        gaps[gaps.len() / 2],
+        gaps[gaps.len() - 1]
+    );
+    assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
+    assert!(!lasthop.log().contains("turned a second"));
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn split_queues() {
+    nobody_notices("split", 1, GuestConfig::default());
+}
+
+#[test]
+fn split_queues_in_order_with_three_workers() {
+    nobody_notices("split, in order", 3, GuestConfig::default().in_order());
+}
+
+#[test]
+fn packed_queues() {
+    nobody_notices("packed", 1, GuestConfig::default().packed());
+}
+
+#[test]
+fn packed_queues_in_order_with_three_workers() {
+    nobody_notices(
+        "packed, in order",
+        3,
+        GuestConfig::default().packed().in_order(),
+    );
+}
+
+#[test]
+fn a_version_that_cannot_be_is_refused_and_nothing_is_touched() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let before = (pids(&lasthop), files(&lasthop));
+    let cases = [
+        (
+            "lasthop-control",
+            "check",
+            "lasthop-control failed its self-check",
+        ),
+        ("lasthop", "check", "lasthop failed its self-check"),
+        (
+            "lasthop-driver",
+            "version",
+            "lasthop-driver is not of the same version as the others",
+        ),
+        (
+            "lasthop-switch",
+            "hang",
+            "lasthop-switch did not finish its self-check in time",
+        ),
+    ];
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
+            let dir = version(&place, &at.to_string(), &[(name, fault)]);
+            let (status, complaint) = fails(&lasthop, &dir);
+            assert_eq!(status, Some(2), "{complaint}");
+            assert!(complaint.contains(expected), "{complaint}");
+            more();
+        }
+        let all = [
+            "lasthop",
+            "lasthop-control",
+            "lasthop-switch",
+            "lasthop-driver",
+        ];
+        let dir = version(&place, "format", &all.map(|name| (name, "format")));
+        let (_, complaint) = fails(&lasthop, &dir);
+        assert!(
+            complaint.contains("state has version 1 in the old one and 9 in the new one"),
+            "{complaint}"
+        );
+        let (_, complaint) = fails(&lasthop, &place.path("nowhere"));
+        assert!(complaint.contains("nowhere: No such file"), "{complaint}");
+    });
+    assert_eq!((pids(&lasthop), files(&lasthop)), before);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_version_that_fails_is_rolled_back() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let before = (pids(&lasthop), files(&lasthop));
+    let cases = [
+        ("lasthop-control", "crash", "the new control ended"),
+        ("lasthop-switch", "crash", "the new switch ended"),
+        ("lasthop", "back", "it does not feel like it"),
+    ];
+    under_traffic(&place, GuestConfig::default().packed(), |more| {
+        for (at, (name, fault, expected)) in cases.into_iter().enumerate() {
+            let dir = version(&place, &at.to_string(), &[(name, fault)]);
+            let (status, complaint) = fails(&lasthop, &dir);
+            assert_eq!(status, Some(1), "{complaint}");
+            let rolled_back = complaint.contains("rolled back: ") && complaint.contains(expected);
+            assert!(rolled_back, "{complaint}");
+            more();
+            // Changes can be made, and are heard of by the switch that was there before.
+            let port =
+                format!("port add new{at} --kind vhost-user --socket new{at}.sock --segment blue");
+            lasthop.prints(&port);
+            assert_eq!(lasthop.state(&format!("new{at}")), "waiting");
+        }
+        assert_eq!((pids(&lasthop), files(&lasthop)), before);
+        upgrade(&lasthop, 2);
+        more();
+    });
+    assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn every_process_is_of_the_new_version() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let supervisor = lasthop.pid("supervisor");
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for name in ["first", "second"] {
+            let dir = copies(&place, name);
+            let said = lasthop.prints(&format!("upgrade --to {}", dir.display()));
+            assert!(said.contains(": 2 connections kept, "), "{said}");
+            more();
+            let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+            assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
+            assert_eq!(lasthop.pid("supervisor"), supervisor);
+        }
+    });
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn what_is_put_in_place_of_the_files_waits_for_an_upgrade() {
+    let place = Place::new();
+    let dir = copies(&place, "installed");
+    let mut command = std::process::Command::new(dir.join("lasthop"));
+    let config_file = place.path("lasthop.toml");
+    std::fs::write(&config_file, config(1)).unwrap();
+    command.arg("run").arg("--config").arg(config_file);
+    command.arg("--runtime-dir").arg(place.run_dir());
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    // As a package manager does it.
+    let new = copies(&place, "new");
+    for name in [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ] {
+        std::fs::rename(new.join(name), dir.join(name)).unwrap();
+    }
+    lasthop.kill_and_wait("switch");
+    let deleted = |name: &str| dir.join(format!("{name} (deleted)"));
+    let names = ["lasthop", "lasthop-control", "lasthop-switch"];
+    assert_eq!(files(&lasthop), names.map(deleted));
+    upgrade(&lasthop, 0);
+    assert_eq!(files(&lasthop), names.map(|n| dir.join(n)));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn one_at_a_time() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let hangs = version(&place, "hangs", &[("lasthop-switch", "hang")]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| fails(&lasthop, &hangs));
+        eventually("it is under way", || {
+            lasthop.log().contains("upgrade to the binaries")
+        });
+        let (status, complaint) = fails(&lasthop, &hangs);
+        assert_eq!(status, Some(2));
+        assert!(
+            complaint.contains("another upgrade is under way"),
+            "{complaint}"
+        );
+        assert_eq!(first.join().unwrap().0, Some(2));
+    });
+    upgrade(&lasthop, 0);
+    upgrade(&lasthop, 0);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn processes_may_die_in_the_middle_of_it() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let rounds = upgrades();
+    let names = ["lasthop-switch", "lasthop-control"];
+    let ((), seen) = talking(&place, GuestConfig::default().packed(), |more| {
+        for round in 0..rounds {
+            std::thread::scope(|scope| {
+                let upgrade = scope.spawn(|| lasthop.cli("upgrade"));
+                std::thread::sleep(Duration::from_millis(3 * round as u64));
+                // Old or new, whichever there is.
+                let victims = lasthop.children();
+                let mut victims = victims.into_iter().filter(|pid| {
+                    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+                    name.is_ok_and(|name| name.trim() == names[round % 2])
+                });
+                if let Some(victim) = victims.next_back() {
+                    signal(victim, Signal::KILL);
+                }
+                let status = upgrade.join().unwrap().status.code();
+                assert!(matches!(status, Some(0..=2)), "{status:?}");
+            });
+            more();
+        }
+    });
+    for (_, sent, checker) in seen {
+        assert_eq!(checker.received - checker.duplicated, sent, "{checker:?}");
+        // A batch that was delivered and not yet taken back is delivered again.
+        assert!(checker.duplicated <= 64 * rounds as u64, "{checker:?}");
+    }
+    upgrade(&lasthop, 0);
+    lasthop.end(Signal::TERM);
+}
