@@ -335,9 +335,6 @@ impl Process {
         }
         if let Some(listener) = &listener {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
-            if !self.kept.waits() {
-                self.watch_listener(id, listener.as_fd())?;
-            }
         }
         let mtu = config.mtu;
         let known = self.kept.is_taking_over();
@@ -349,6 +346,9 @@ impl Process {
         let keeper = self.deposits.of(id);
         let left = self.left.clone();
         let port = Attachment::new(config, listener, keeper, left, kept);
+        if !self.kept.waits() && !port.is_to_revive() {
+            self.watch_listener(id, &port)?;
+        }
         self.ports.insert(id, port);
         Ok(())
     }

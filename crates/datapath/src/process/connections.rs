@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use channel::supervision::Ask;
 use port::PortId;
 use rustix::event::epoll::{self, EventFlags};
+use rustix::io::Errno;
 
 use super::Process;
 use super::token::Token;
@@ -25,13 +26,26 @@ pub(super) fn unwatch(epoll: &OwnedFd, port: &Attachment) {
 }
 
 impl Process {
+    /// Takes connections of a port from now on, if it listens. One whose connection is still to be brought back waits with that:
+    /// the front end may have gone meanwhile, and be the one that comes.
+    pub(super) fn watch_listener(&self, id: PortId, port: &Attachment) -> Result<(), String> {
+        let Some(listener) = port.listener() else {
+            return Ok(());
+        };
+        let token = Token::Listener(id).encode();
+        match epoll::add(&self.epoll, listener, token, EventFlags::IN) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     pub(super) fn accept(&mut self, id: PortId) {
         // The guest that is attached may be gone already: see to that first.
         self.pump(id);
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        let attached = port.socket().is_some() || port.is_to_revive();
+        let attached = port.socket().is_some();
         match port.accept(&self.workers) {
             Ok(()) if !attached => self.watch(id),
             Ok(()) => {}

@@ -20,17 +20,13 @@
 //! told to go on, [`Tell::Unrest`] takes it all back.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use channel::supervision::Ask;
-use port::PortId;
-use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Process;
-use super::token::Token;
 
 /// How long answers of control are waited for. It is running, so they are on their way.
 const OPEN: Duration = Duration::from_millis(20);
@@ -104,23 +100,11 @@ impl Process {
         let connections = open.count() as u32;
         let at_ns = monotonic_ns();
         for (id, port) in &self.ports {
-            if let Some(listener) = port.listener()
-                && let Err(error) = self.watch_listener(*id, listener)
-            {
+            if let Err(error) = self.watch_listener(*id, port) {
                 tracing::error!("connections of a port cannot be waited for: {error}");
             }
         }
         self.supervisor
             .send(&Ask::GoesOn { at_ns, connections }, &[])
-    }
-
-    /// Takes connections of a port from now on.
-    pub(super) fn watch_listener(
-        &self,
-        id: PortId,
-        listener: BorrowedFd<'_>,
-    ) -> Result<(), String> {
-        let token = Token::Listener(id).encode();
-        epoll::add(&self.epoll, listener, token, EventFlags::IN).map_err(|e| e.to_string())
     }
 }

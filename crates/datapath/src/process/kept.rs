@@ -172,6 +172,11 @@ impl Process {
         let served = culprit::serve(Some(id));
         port.revive(&self.workers);
         drop(served);
+        if let Some(port) = self.ports.get(&id)
+            && let Err(error) = self.watch_listener(id, port)
+        {
+            tracing::error!("connections of a port cannot be waited for: {error}");
+        }
         self.watch(id);
         // Level-triggered: what waits in the socket is heard. An answer that waits in the pipe is not.
         self.pump(id);

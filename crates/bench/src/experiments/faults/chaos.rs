@@ -1,5 +1,5 @@
 //! Many deaths of one Lasthop: at random moments processes are killed, guests reboot, VMMs go away and come back, ports
-//! and memory are plugged and pulled out, settings change; all the while checked frames go both ways.
+//! and memory are plugged, settings change, Lasthop is upgraded to itself; all the while checked frames go both ways.
 //!
 //! ```text
 //!   p0 <----------> p1      two guests, the pair            this thread, with the kills

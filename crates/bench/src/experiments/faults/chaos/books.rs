@@ -78,8 +78,9 @@ impl Books {
             ("ports added and removed", self.operator.ports),
             ("regions of memory plugged", self.operator.plugged),
             ("settings changed", self.operator.settings),
+            ("upgrades", self.operator.upgrades),
             (
-                "commands repeated, for want of control",
+                "commands repeated, because somebody had died",
                 self.operator.repeated,
             ),
             ("frames sent by the three that stay", self.sent),

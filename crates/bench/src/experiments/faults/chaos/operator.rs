@@ -1,4 +1,4 @@
-//! Somebody at the command line: ports come and go, with guests that plug memory, reboot and leave, and settings change;
+//! Somebody at the command line: ports come and go, with guests that plug memory, reboot and leave, and settings change, upgrades;
 //! whatever else happens meanwhile.
 
 use std::sync::Mutex;
@@ -23,6 +23,8 @@ const GUEST_BYTES: u64 = 16 << 20;
 const PLUGGED_AT: u64 = 1 << 32;
 /// Numbers of the guests.
 const GUESTS: [u8; 2] = [21, 22];
+/// Cycles from one upgrade, to the same version, to the next.
+const UPGRADE: u64 = 16;
 /// Frames that must arrive after each thing that is done.
 const FRAMES: u64 = 50;
 
@@ -32,6 +34,7 @@ pub(super) struct Tally {
     pub(super) ports: u64,
     pub(super) plugged: u64,
     pub(super) settings: u64,
+    pub(super) upgrades: u64,
     pub(super) received: u64,
     pub(super) damaged: u64,
     /// Commands that had to be repeated, because control was not there.
@@ -143,6 +146,11 @@ impl<'a> Operator<'a> {
             self.order(&mut tally, &[&["port", "set", "p0"], setting].concat())?;
             tally.settings += 1;
         }
+        if number.is_multiple_of(UPGRADE) {
+            self.order(&mut tally, &["upgrade"])?;
+            tally.upgrades += 1;
+            pair.talk(&mut tally)?;
+        }
         for name in &names {
             self.order(&mut tally, &["port", "remove", name])?;
             tally.ports += 1;
@@ -160,9 +168,9 @@ impl<'a> Operator<'a> {
                 return Ok(());
             };
             let text = format!("{error:#}");
-            let is_done = match words[1] {
-                "add" => text.contains("exists"),
-                "remove" => text.contains("no port"),
+            let is_done = match words {
+                [_, "add", ..] => text.contains("a second time"),
+                [_, "remove", ..] => text.contains("there is no port"),
                 _ => false,
             };
             if is_done {
