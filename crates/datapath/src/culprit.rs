@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use channel::keeping::Mark;
 use port::PortId;
@@ -75,20 +75,20 @@ static BEFORE: [OnceLock<libc::sigaction>; FATAL.len()] = [const { OnceLock::new
 /// # Errors
 /// The system's refusal of a signal handler.
 pub fn name_on_death() -> io::Result<()> {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            confess();
-            before(info);
-        }));
-    });
+    // Several switches in one process, as tests have them, do it once.
+    static DONE: Mutex<bool> = Mutex::new(false);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if std::mem::replace(&mut *done, true) {
+        return Ok(());
+    }
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        confess();
+        before(info);
+    }));
     for (signal, before) in FATAL.into_iter().zip(&BEFORE) {
-        if before.get().is_none() {
-            before
-                .set(catch(signal)?)
-                .map_err(|_| io::ErrorKind::AlreadyExists)?;
-        }
+        let what_was_there = catch(signal)?;
+        before.get_or_init(|| what_was_there);
     }
     Ok(())
 }
