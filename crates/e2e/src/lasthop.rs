@@ -78,18 +78,9 @@ impl Lasthop {
 
     /// The same in a folder of the caller's; the file is `lasthop.toml` there, the runtime directory `run`.
     pub fn refused_in(folder: &Path, config: &str) -> (i32, String) {
-        let file = folder.join("lasthop.toml");
-        fs::write(&file, config).expect("the configuration can be written");
-        let runtime = folder.join("run");
-        fs::create_dir_all(&runtime).expect("a runtime directory");
-        let args = [
-            "run",
-            "--config",
-            &text(&file),
-            "--runtime-dir",
-            &text(&runtime),
-        ]
-        .map(str::to_owned);
+        fs::write(folder.join(CONFIGURATION), config).expect("the configuration can be written");
+        fs::create_dir_all(folder.join(RUNTIME)).expect("a runtime directory");
+        let args = run_arguments(folder);
         let mut process = Process::start(
             "lasthop",
             paths::binary("lasthop"),
@@ -262,17 +253,20 @@ impl Drop for Lasthop {
     }
 }
 
-/// Starts `lasthop run` in a folder with a configuration, and waits until it is ready.
+/// What a folder of a Lasthop holds.
+const CONFIGURATION: &str = "lasthop.toml";
+const RUNTIME: &str = "run";
+
+/// `lasthop run` in a folder with a configuration.
+fn run_arguments(folder: &Path) -> [String; 5] {
+    let (file, runtime) = (folder.join(CONFIGURATION), folder.join(RUNTIME));
+    let (file, runtime) = (text(&file), text(&runtime));
+    ["run", "--config", &file, "--runtime-dir", &runtime].map(str::to_owned)
+}
+
+/// Starts it, and waits until it is ready.
 fn run(folder: &Path) -> Process {
-    let (file, runtime) = (folder.join("lasthop.toml"), folder.join("run"));
-    let args = [
-        "run",
-        "--config",
-        &text(&file),
-        "--runtime-dir",
-        &text(&runtime),
-    ]
-    .map(str::to_owned);
+    let args = run_arguments(folder);
     let log = folder.join("lasthop.log");
     let mut process = Process::start("lasthop", paths::binary("lasthop"), &args, &log);
     process.printed("lasthop: ready", START, |line| line == "lasthop: ready");

@@ -222,6 +222,21 @@ fn configuration(keys: &str, ports: u32) -> String {
     text
 }
 
+/// Words of the command that adds a port at run time.
+pub(crate) fn add_port<'a>(name: &'a str, socket: &'a str, segment: &'a str) -> [&'a str; 9] {
+    [
+        "port",
+        "add",
+        name,
+        "--kind",
+        "vhost-user",
+        "--socket",
+        socket,
+        "--segment",
+        segment,
+    ]
+}
+
 /// One port of a configuration.
 pub(crate) fn port_table(name: &str, segment: &str) -> String {
     let keys = [

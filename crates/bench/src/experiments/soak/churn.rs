@@ -10,7 +10,7 @@ use testkit::lean::{Lean, LeanConfig, Until};
 use super::account::{Account, Tally};
 use super::{CHURN_SEGMENT, client};
 use crate::experiments::Plan;
-use crate::peers::lasthop::{Lasthop, Stats};
+use crate::peers::lasthop::{Lasthop, Stats, add_port};
 use crate::stop;
 
 /// Frames of each port that are waited for.
@@ -50,17 +50,7 @@ impl<'a> Churn<'a> {
         let names = [format!("c{number}a"), format!("c{number}b")];
         for name in &names {
             let socket = format!("{name}.sock");
-            let add = [
-                "port",
-                "add",
-                name,
-                "--kind",
-                "vhost-user",
-                "--socket",
-                &socket,
-            ];
-            self.lasthop
-                .ask(&[&add[..], &["--segment", CHURN_SEGMENT]].concat())?;
+            self.lasthop.ask(&add_port(name, &socket, CHURN_SEGMENT))?;
         }
         let clean = self.clean(&names)?;
         self.cut(&names, &clean)?;

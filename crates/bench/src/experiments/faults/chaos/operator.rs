@@ -11,7 +11,7 @@ use testkit::guest_ram::RegionSpec;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
 
-use crate::peers::lasthop::Lasthop;
+use crate::peers::lasthop::{Lasthop, add_port};
 use crate::stop;
 
 /// The segment of its ports.
@@ -116,20 +116,7 @@ impl<'a> Operator<'a> {
         let names = ["x", "y"].map(|letter| format!("{letter}{number}"));
         for name in &names {
             let socket = format!("{name}.sock");
-            self.order(
-                &mut tally,
-                &[
-                    "port",
-                    "add",
-                    name,
-                    "--kind",
-                    "vhost-user",
-                    "--socket",
-                    &socket,
-                    "--segment",
-                    SEGMENT,
-                ],
-            )?;
+            self.order(&mut tally, &add_port(name, &socket, SEGMENT))?;
         }
         let mut pair = Pair::attach(self.lasthop, &names)?;
         pair.talk(&mut tally)?;
