@@ -1,5 +1,5 @@
 //! The XDP program: each frame goes to the `AF_XDP` socket of the receive queue that it came by, and to the host where there
-//! is none. Five instructions, so nothing but bpf(2) is needed to have it.
+//! is none. Six instructions, so nothing but bpf(2) is needed to have it.
 //!
 //! It is attached by a link (`BPF_LINK_CREATE`), so that it goes with the last descriptor of it, however we end, and takes
 //! nobody else's place: where another program is attached, the link cannot be had.
