@@ -169,7 +169,8 @@ impl Xdp {
             true => partial(place.wrapping_add(HEADER as usize), frame.len as usize),
             false => NetHeader::default(),
         };
-        // SAFETY: the header lies inside the buffer, as was checked, and nobody else writes it before it is lent.
+        // SAFETY: the header lies inside the buffer, as was checked, and is mapped. The switch may write it at any time: no
+        // reference to it is made, and nothing of it is read back.
         unsafe { ptr::copy_nonoverlapping(header.encode().as_ptr(), place, net::LEN) };
         Some(Arrived { id, start, len })
     }
