@@ -11,6 +11,13 @@ use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
 
+/// Nanoseconds of the machine's monotonic clock: the same for all processes.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// From control or the switch to the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ask {

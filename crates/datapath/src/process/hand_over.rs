@@ -22,9 +22,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use channel::supervision::Ask;
+use channel::supervision::{Ask, monotonic_ns};
 use rustix::event::{PollFd, PollFlags};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::Process;
 
@@ -34,12 +33,6 @@ const OPEN: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_micros(50);
 /// When control is asked again: its ring may have been full.
 const AGAIN: Duration = Duration::from_millis(4);
-
-/// Nanoseconds of the machine's monotonic clock.
-fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 impl Process {
     /// Leaves all queues to the next switch.

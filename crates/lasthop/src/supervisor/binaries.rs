@@ -130,7 +130,7 @@ impl Binaries {
             if !is_trusted(&metadata) {
                 let path = binary.path.display();
                 return Err(format!(
-                    "{path} belongs to another user, or everybody may write it"
+                    "{path} belongs to another user, or others may write it"
                 ));
             }
         }
@@ -139,9 +139,14 @@ impl Binaries {
 }
 
 fn is_trusted(file: &Metadata) -> bool {
+    const GROUP_WRITES: u32 = 0o020;
     const OTHERS_WRITE: u32 = 0o002;
-    let own = rustix::process::geteuid().as_raw();
-    (file.uid() == 0 || file.uid() == own) && file.mode() & OTHERS_WRITE == 0
+    let is_ours = |id: u32, own: u32| id == 0 || id == own;
+    let others = match is_ours(file.gid(), rustix::process::getegid().as_raw()) {
+        true => OTHERS_WRITE,
+        false => OTHERS_WRITE | GROUP_WRITES,
+    };
+    is_ours(file.uid(), rustix::process::geteuid().as_raw()) && file.mode() & others == 0
 }
 
 impl Binary {
@@ -229,5 +234,11 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
         let refused = Binaries::open(dir.path()).unwrap().are_trusted();
         assert!(refused.unwrap_err().contains("lasthop-control"));
+        // Nor what a group may that is not ours.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o775)).unwrap();
+        assert_eq!(Binaries::open(dir.path()).unwrap().are_trusted(), Ok(()));
+        if std::os::unix::fs::chown(&path, None, Some(65534)).is_ok() {
+            assert!(Binaries::open(dir.path()).unwrap().are_trusted().is_err());
+        }
     }
 }

@@ -15,6 +15,8 @@ use crate::self_check::{ARGUMENT, SelfCheck};
 
 /// How long all of them may take. They start, give up their rights, and say a line.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one that is killed may take to end.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 /// Bytes of an answer at most: less than a pipe holds.
 const ANSWER_MAX: u64 = 16 << 10;
 /// Their names, in the order in which they are started.
@@ -143,10 +145,11 @@ fn ask(name: &'static str, mut command: Command) -> std::io::Result<Checked> {
 }
 
 impl Drop for Checked {
-    /// Nobody waits for it any more.
+    /// Nobody waits for its answer any more. One that does not die, as on a file system that hangs, is left to the system.
     fn drop(&mut self) {
         self.process.kill();
-        while self.process.has_ended().is_none() {
+        let end = Instant::now() + PATIENCE_AT_END;
+        while self.process.has_ended().is_none() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

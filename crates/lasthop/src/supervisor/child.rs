@@ -463,6 +463,8 @@ pub(super) fn block_signals() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before anything reads it, and signalfd's result is a
     // new descriptor that nobody else owns.
     unsafe {
+        // Ignored, which is inherited, it would have the system forget how children end.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);

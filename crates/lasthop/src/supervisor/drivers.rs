@@ -192,8 +192,7 @@ impl Drivers {
 
     /// What says that there is something to look after.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let children = self.all.iter().filter_map(|d| d.child.as_ref());
-        let living = children.flat_map(|child| child.link().into_iter().chain(child.pidfd()));
+        let living = self.all.iter().flat_map(Driver::sources);
         living.chain(self.dying.iter().filter_map(Child::pidfd))
     }
 

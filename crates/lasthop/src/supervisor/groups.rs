@@ -27,6 +27,8 @@ const DELEGATED: &str = "user.delegate";
 const SUPERVISOR: &str = "supervisor";
 /// The processes of a group.
 const PROCESSES: &str = "cgroup.procs";
+/// Looks for processes that have been started while others were moved.
+const MOVES: usize = 8;
 /// What is to be shared out. Processors are shared by group and equally, as long as nobody says otherwise.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
@@ -68,8 +70,18 @@ impl Groups {
     fn divide(dir: PathBuf) -> io::Result<(Self, Vec<&'static str>)> {
         let everybody = dir.join(SUPERVISOR);
         make(&everybody)?;
-        for process in fs::read_to_string(dir.join(PROCESSES))?.lines() {
-            fs::write(everybody.join(PROCESSES), process)?;
+        for _ in 0..MOVES {
+            let left = fs::read_to_string(dir.join(PROCESSES))?;
+            for process in left.lines() {
+                match fs::write(everybody.join(PROCESSES), process) {
+                    // It has ended meanwhile.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    moved => moved?,
+                }
+            }
+            if left.is_empty() {
+                break;
+            }
         }
         let offered = fs::read_to_string(dir.join("cgroup.controllers"))?;
         let given = |name: &&str| {

@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use channel::supervision::{Ask, SwitchSettings, Tell};
+use channel::supervision::{Ask, SwitchSettings, Tell, monotonic_ns};
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
@@ -190,6 +190,9 @@ impl Supervisor {
             }
             // Nothing but its connections is missing from the new pair: it may have them now.
             Stage::Resting if self.switch.has_died().is_some() => {
+                if let Some(next) = &mut self.next {
+                    next.left_at_ns = monotonic_ns();
+                }
                 self.reap_switch()?;
                 let went = self.let_go_on();
                 self.unless_gone(went)
@@ -337,6 +340,10 @@ impl Supervisor {
             self.control.kill_unless(thawed);
             end(&mut next.switch);
             end(&mut next.control);
+            // It may have said that it dies of somebody. Who serves marks whom anew with its next batch.
+            if let Err(error) = channel::keeping::wipe(&self.marks) {
+                tracing::error!("marks cannot be wiped: {error}");
+            }
         }
         self.handed = Some(Handed::Failed(reason));
         Ok(())

@@ -26,6 +26,7 @@ use channel::state::StateFile;
 use control::wanted::API_SOCKET;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, getrlimit};
 
 use super::Supervisor;
 use super::admin::Admin;
@@ -79,6 +80,14 @@ impl Supervisor {
             upgrade: upgrade.map(|upgrade| upgrade.pass(failed, giving)),
         };
         record.fds = giving.numbers();
+        // Who goes back must try: there is nothing better left.
+        if record
+            .upgrade
+            .as_ref()
+            .is_none_or(|upgrade| upgrade.failed.is_none())
+        {
+            fds::fit(record.fds.len(), getrlimit(Resource::Nofile).current)?;
+        }
         Ok(record)
     }
 

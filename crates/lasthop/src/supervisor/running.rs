@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
@@ -46,10 +47,13 @@ impl Running {
 
     /// How it ended, if it has.
     pub(super) fn has_ended(&mut self) -> Option<ExitStatus> {
-        if self.ended.is_none()
-            && let Ok(Some((_, status))) = waitpid(Some(self.pid), WaitOptions::NOHANG)
-        {
-            self.ended = Some(ExitStatus::from_raw(status.as_raw()));
+        if self.ended.is_none() {
+            self.ended = match waitpid(Some(self.pid), WaitOptions::NOHANG) {
+                Ok(Some((_, status))) => Some(ExitStatus::from_raw(status.as_raw())),
+                // Gone, and nobody knows how.
+                Err(Errno::CHILD) => Some(ExitStatus::from_raw(libc::SIGKILL)),
+                _ => None,
+            };
         }
         self.ended
     }

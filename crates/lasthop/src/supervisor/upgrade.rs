@@ -175,6 +175,10 @@ impl Supervisor {
         let passed = format!("version {version} passed its self-check");
         upgrade.client.say(&Answer::Doing(passed));
         upgrade.report.to = version;
+        // A new supervisor would not know who is to blame.
+        if !self.pair_is_whole() {
+            return refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
+        }
         match self.become_another(&upgrade, None) {
             Ok(()) => Some(upgrade),
             Err(reason) => refuse(&upgrade.client, reason),

@@ -197,6 +197,13 @@ impl Driver {
         }
     }
 
+    /// What says that there is something to look after. Who is doomed is not heard any more.
+    pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let child = self.child.as_ref();
+        let link = child.filter(|_| !self.doomed).and_then(Child::link);
+        link.into_iter().chain(child.and_then(Child::pidfd))
+    }
+
     fn kill_because(&mut self, reason: &str) {
         tracing::error!("the driver is killed: {reason}");
         self.reason = Some(format!("{reason} and was killed"));

@@ -159,6 +159,27 @@ fn keep_from_dying(pid: u32) -> Option<std::process::Child> {
 }
 
 #[test]
+fn who_is_doomed_is_not_waited_for_to_speak() {
+    let mut world = world();
+    let pid = world.drivers.states()[0].pid.unwrap();
+    let Some(mut tracer) = keep_from_dying(pid) else {
+        return;
+    };
+    assert_eq!(world.drivers.sources().count(), 2);
+    world.gives_up("it is over");
+    // Nobody hears these.
+    world.gives_up("it is over");
+    world.gives_up("it is over");
+    let deadline = Instant::now() + SOON;
+    while world.drivers.sources().count() > 1 {
+        assert!(Instant::now() < deadline, "its link is looked at");
+        world.drivers.turn(&Binaries::of_nothing());
+    }
+    tracer.kill().unwrap();
+    tracer.wait().unwrap();
+}
+
+#[test]
 fn who_does_not_die_holds_nobody_up() {
     let mut world = world();
     let pid = world.drivers.states()[0].pid.unwrap();

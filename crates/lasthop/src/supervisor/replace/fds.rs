@@ -41,6 +41,22 @@ impl<'a> Giving<'a> {
     }
 }
 
+/// Open descriptors beside those that are passed on, and those of the processes that are started meanwhile.
+const OTHERS: u64 = 256;
+
+/// Whether so many can be passed on where `most` may be open: while they are taken, each is open twice.
+///
+/// # Errors
+/// They cannot.
+pub(super) fn fit(count: usize, most: Option<u64>) -> Result<(), String> {
+    match most {
+        Some(most) if 2 * count as u64 + OTHERS > most => Err(format!(
+            "{count} descriptors are too many to pass on where {most} may be open"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Those that were passed on. What is taken out is a copy: until [`Taking::done`] the program before this one could be
 /// given all of them again.
 pub(in crate::supervisor) struct Taking {
@@ -126,6 +142,13 @@ mod tests {
         taking.take(second).unwrap();
         taking.done();
         assert_eq!(fcntl_getfd(&copy).unwrap(), FdFlags::CLOEXEC);
+    }
+
+    #[test]
+    fn there_must_be_room_for_all_of_them_twice() {
+        assert!(fit(1000, Some(2256)).is_ok());
+        assert!(fit(1001, Some(2256)).is_err());
+        assert!(fit(1001, None).is_ok());
     }
 
     #[test]
