@@ -24,6 +24,8 @@ use ring::{Consumer, Frame, Producer};
 
 /// Shorter than an Ethernet header is no frame.
 const SHORTEST: u32 = 14;
+/// Turns without a frame from one look at the interface to the next; a ping makes one, too.
+const LOOK: u8 = 8;
 /// When a call did not move what is to be sent, or too many buffers are on their way out to sleep for long: nothing tells
 /// when that changes.
 const SOON: Duration = Duration::from_millis(1);
@@ -175,10 +177,11 @@ impl Xdp {
         Some(Arrived { id, start, len })
     }
 
-    /// Nothing arrives. The second time in a row it was not the interface that woke us, and it is seen to.
+    /// Nothing arrives. The second time in a row it was not the interface that woke us, and it is seen to; and now and then
+    /// as long as that lasts, because an interface that goes away is seen by nobody else.
     fn rest(&mut self, refused: &mut Refused) -> io::Result<()> {
-        self.idle = self.idle.saturating_add(1);
-        if self.idle == 2 {
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle % LOOK == 2 {
             self.wake()?;
             // A system that does not tell all that is asked for leaves the count as it is.
             let lost = dropped(self.socket.as_fd()).unwrap_or(self.lost);
