@@ -177,7 +177,9 @@ fn read_rest(mut socket: &UnixStream, buffer: &mut [u8]) -> Result<(), FrontErro
 fn explain(e: io::Error) -> FrontError {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FrontError::Timeout(0),
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => FrontError::Closed,
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => FrontError::Closed,
         _ => FrontError::Io(e),
     }
 }

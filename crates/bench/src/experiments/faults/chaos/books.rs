@@ -83,6 +83,10 @@ impl Books {
                 "commands repeated, because somebody had died",
                 self.operator.repeated,
             ),
+            (
+                "connections ended in the moment of being accepted, and made again",
+                self.operator.refused,
+            ),
             ("frames sent by the three that stay", self.sent),
             ("received", self.received),
             ("lost", self.sent.saturating_sub(self.received)),

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
+use testkit::frontend::FrontError;
+use testkit::guest::GuestError;
 use testkit::guest_ram::RegionSpec;
 use testkit::packets::{Flow, Numbered, SequenceChecker, numbered_payload, payload_of, udp};
 use testkit::{FakeGuest, GuestConfig};
@@ -39,6 +41,8 @@ pub(super) struct Tally {
     pub(super) damaged: u64,
     /// Commands that had to be repeated, because control was not there.
     pub(super) repeated: u64,
+    /// Connections that ended while they were set up: the switch that had just accepted them was killed.
+    pub(super) refused: u64,
 }
 
 /// See the module.
@@ -118,7 +122,7 @@ impl<'a> Operator<'a> {
             let socket = format!("{name}.sock");
             self.order(&mut tally, &add_port(name, &socket, SEGMENT))?;
         }
-        let mut pair = Pair::attach(self.lasthop, &names)?;
+        let mut pair = Pair::attach(self.lasthop, &names, &mut tally)?;
         pair.talk(&mut tally)?;
         pair.guests[0].plug(RegionSpec::at(PLUGGED_AT, GUEST_BYTES))?;
         tally.plugged += 1;
@@ -127,7 +131,7 @@ impl<'a> Operator<'a> {
         pair.talk(&mut tally)?;
         pair.guests[0].crash();
         let socket = self.lasthop.socket_of(&names[0]);
-        pair.guests[0].reconnect(&socket)?;
+        set_up(&mut tally, || pair.guests[0].reconnect(&socket))?;
         pair.talk(&mut tally)?;
         for setting in [&["--mtu", "9000"][..], &["--no-mtu"]] {
             self.order(&mut tally, &[&["port", "set", "p0"], setting].concat())?;
@@ -172,6 +176,22 @@ impl<'a> Operator<'a> {
     }
 }
 
+/// Sets a connection up, again if it ends meanwhile: a switch that is killed in the moment between accepting a connection and
+/// having it kept takes it along, and front ends dial again then.
+fn set_up<T>(tally: &mut Tally, mut attempt: impl FnMut() -> Result<T, GuestError>) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        stop::check()?;
+        match attempt() {
+            Err(GuestError::Front(FrontError::Closed)) if Instant::now() < end => {
+                tally.refused += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result.context("a connection is set up"),
+        }
+    }
+}
+
 /// Two guests that talk with each other.
 struct Pair {
     guests: [FakeGuest; 2],
@@ -180,13 +200,15 @@ struct Pair {
 }
 
 impl Pair {
-    fn attach(lasthop: &Lasthop, names: &[String; 2]) -> Result<Self> {
-        let attach = |n: usize| {
+    fn attach(lasthop: &Lasthop, names: &[String; 2], tally: &mut Tally) -> Result<Self> {
+        let mut attach = |n: usize| {
             let config = GuestConfig {
                 regions: Some(vec![RegionSpec::at(0, GUEST_BYTES)]),
                 ..GuestConfig::default()
             };
-            FakeGuest::connect(&lasthop.socket_of(&names[n]), config.guest(GUESTS[n]))
+            let config = config.guest(GUESTS[n]);
+            let socket = lasthop.socket_of(&names[n]);
+            set_up(tally, || FakeGuest::connect(&socket, config.clone()))
                 .with_context(|| format!("guest on {}", names[n]))
         };
         Ok(Self {
