@@ -219,7 +219,7 @@ impl NetPair {
         self.rx.reset();
         self.tx.reset();
         self.rx_idle = (0..self.rx_slots.len() as u64).collect();
-        self.pool = BufferPool::default();
+        self.pool.recall();
         self.refill();
     }
 

@@ -5,7 +5,15 @@ use super::GuestRam;
 /// Buffers that come back: free lists of power-of-two sizes on top of the bump allocator.
 #[derive(Debug, Default)]
 pub struct BufferPool {
-    free: Vec<(u64, Vec<u64>)>,
+    sizes: Vec<OfSize>,
+}
+
+/// All buffers of one size.
+#[derive(Debug)]
+struct OfSize {
+    size: u64,
+    free: Vec<u64>,
+    all: Vec<u64>,
 }
 
 const SMALLEST: u64 = 2048;
@@ -17,22 +25,58 @@ impl BufferPool {
     /// When guest memory is exhausted.
     pub fn take(&mut self, ram: &GuestRam, len: u64) -> (u64, u64) {
         let size = len.next_power_of_two().max(SMALLEST);
-        let list = self
-            .free
-            .iter_mut()
-            .find(|(s, _)| *s == size)
-            .map(|(_, list)| list);
-        let gpa = list
-            .and_then(Vec::pop)
-            .unwrap_or_else(|| ram.alloc(size, 64));
+        let list = self.of(size);
+        let gpa = list.free.pop().unwrap_or_else(|| {
+            let gpa = ram.alloc(size, 64);
+            list.all.push(gpa);
+            gpa
+        });
         (gpa, size)
     }
 
     /// Gives a buffer back with the size that [`BufferPool::take`] returned.
     pub fn give(&mut self, gpa: u64, size: u64) {
-        match self.free.iter_mut().find(|(s, _)| *s == size) {
-            Some((_, list)) => list.push(gpa),
-            None => self.free.push((size, vec![gpa])),
+        self.of(size).free.push(gpa);
+    }
+
+    /// Takes back all buffers, whoever has them.
+    pub fn recall(&mut self) {
+        for list in &mut self.sizes {
+            list.free.clone_from(&list.all);
+        }
+    }
+
+    fn of(&mut self, size: u64) -> &mut OfSize {
+        let at = self.sizes.iter().position(|list| list.size == size);
+        let at = at.unwrap_or_else(|| {
+            self.sizes.push(OfSize {
+                size,
+                free: Vec::new(),
+                all: Vec::new(),
+            });
+            self.sizes.len() - 1
+        });
+        &mut self.sizes[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest_ram::RegionSpec;
+
+    #[test]
+    fn what_was_lost_is_recalled_and_used_again() {
+        let ram = GuestRam::heap(&[RegionSpec::at(0, 16 * SMALLEST)]);
+        let mut pool = BufferPool::default();
+        for _ in 0..1000 {
+            let mut taken: Vec<_> = (0..8).map(|_| pool.take(&ram, 100)).collect();
+            let (gpa, size) = taken[0];
+            pool.give(gpa, size);
+            taken.sort_unstable();
+            taken.dedup();
+            assert_eq!(taken.len(), 8, "none is lent twice");
+            pool.recall();
         }
     }
 }
