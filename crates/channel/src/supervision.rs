@@ -106,6 +106,15 @@ pub enum Poll {
     Always,
 }
 
+/// When guests hear of frames, as long as they run: rules of the Hyper-Switch (4.3.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Batching {
+    /// Between two notifications, microseconds.
+    pub period_us: u32,
+    /// Buffers that do not wait.
+    pub threshold: u32,
+}
+
 /// What the switch is told of the configuration; it holds for as long as the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchSettings {
@@ -113,6 +122,8 @@ pub struct SwitchSettings {
     pub poll: Poll,
     /// Workers to start, 1 to 64; `None`: one for each core that the process may use, at most eight.
     pub workers: Option<u16>,
+    /// Whether guests that run are notified less often.
+    pub batching: Option<Batching>,
     /// There was a switch before this one: counters go on.
     pub successor: bool,
     /// It runs still. What it has kept comes with [`Tell::GoOn`]; until then no port takes or makes a connection.

@@ -34,6 +34,10 @@ pub(crate) struct Fabric<P> {
     pub(crate) slots: Vec<Option<Slot<P>>>,
     /// Ports with something to flush.
     touched: Vec<PortId>,
+    /// Nanoseconds of the machine's monotonic clock, of the batch that is served.
+    pub(crate) now: u64,
+    /// Receivers that are to be notified later, and when.
+    late: Vec<(PortId, u16, u64)>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -64,6 +68,8 @@ impl<P: Port> Fabric<P> {
         Self {
             slots: Vec::new(),
             touched: Vec::with_capacity(64),
+            now: 0,
+            late: Vec::with_capacity(64),
             program: Program::default(),
             counters,
             fitter: Fitter::default(),
@@ -283,6 +289,22 @@ impl<P: Port> Fabric<P> {
         }
     }
 
+    /// Notifies receivers that were to wait, as far as they are due or wait no more.
+    pub(crate) fn notify_late(&mut self) {
+        let (slots, now) = (&mut self.slots, self.now);
+        self.late.retain_mut(|(id, pair, due)| {
+            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+            let later = slot.and_then(|slot| slot.port.notify(*pair, now));
+            *due = later.unwrap_or(*due);
+            later.is_some()
+        });
+    }
+
+    /// When the next of them is due.
+    pub(crate) fn next_late(&self) -> Option<u64> {
+        self.late.iter().map(|(_, _, due)| *due).min()
+    }
+
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
         while let Some(id) = self.touched.pop() {
@@ -292,7 +314,9 @@ impl<P: Port> Fabric<P> {
             while slot.unflushed != 0 {
                 let pair = slot.unflushed.trailing_zeros() as u16;
                 slot.unflushed &= slot.unflushed - 1;
-                slot.port.flush(pair);
+                if let Some(due) = slot.port.flush(pair, self.now) {
+                    self.late.push((id, pair, due));
+                }
             }
             slot.expected = 0;
             self.counters

@@ -20,6 +20,7 @@ use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
 
 use self::kicks::Kicks;
+use crate::batching::{Activity, Nanos, Rules, Vcpus};
 use crate::lane::Lane;
 use crate::watchdog::{self, Blocked};
 
@@ -60,6 +61,10 @@ pub struct GuestQueue {
     kicks: Kicks,
     /// A buffer was ever taken.
     used: bool,
+    /// To the guest: when it was notified of frames last.
+    notified: Option<Nanos>,
+    /// To the guest: it is to be notified of frames later.
+    late: bool,
 }
 
 impl GuestQueue {
@@ -78,6 +83,8 @@ impl GuestQueue {
             reported: false,
             kicks: Kicks::since(Instant::now()),
             used: false,
+            notified: None,
+            late: false,
         }
     }
 
@@ -95,6 +102,9 @@ impl GuestQueue {
     /// Ends its service. Its position, with which the guest's next back end goes on.
     pub fn end(&mut self) -> u32 {
         self.give_back();
+        if std::mem::take(&mut self.late) && self.queue.needs_notify() {
+            self.notify();
+        }
         self.queue.position()
     }
 
@@ -112,6 +122,22 @@ impl GuestQueue {
         if self.queue.needs_notify() {
             self.notify();
         }
+    }
+
+    /// Notifies the guest of what was published, or puts that off: until when.
+    fn notify_by(
+        &mut self,
+        rules: Rules,
+        now: Nanos,
+        activity: impl FnOnce() -> Activity,
+    ) -> Option<Nanos> {
+        let until = rules.wait(self.queue.unnotified(), self.notified, now, activity);
+        self.late = until.is_some();
+        if until.is_none() && self.queue.needs_notify() {
+            self.notified = Some(now);
+            self.notify();
+        }
+        until
     }
 
     fn notify(&mut self) {
@@ -140,6 +166,9 @@ pub struct GuestPort {
     mtu: u32,
     /// Queue pairs whose to-guest queue is usable, counted from the first.
     usable_pairs: u16,
+    rules: Rules,
+    /// Sees what the guest does, where that can be seen.
+    vcpus: Option<Arc<dyn Vcpus>>,
 }
 
 impl GuestPort {
@@ -153,7 +182,20 @@ impl GuestPort {
             merge: false,
             mtu: u32::from(mtu.unwrap_or(u16::MAX)),
             usable_pairs: 0,
+            rules: Rules::OFF,
+            vcpus: None,
         }
+    }
+
+    /// The same, whose guest is notified by these rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// From now on, it can be seen what the guest does; or not any more.
+    pub fn watch(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
+        self.vcpus = vcpus;
     }
 
     /// Another MTU from now on.
@@ -288,6 +330,10 @@ fn to_guest(pair: u16) -> usize {
     2 * usize::from(pair)
 }
 
+fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
+    vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
+}
+
 impl Port for GuestPort {
     fn pairs(&self) -> u16 {
         self.usable_pairs
@@ -354,14 +400,30 @@ impl Port for GuestPort {
         }
     }
 
-    fn flush(&mut self, pair: u16) {
-        if let Some(Some(lane)) = self.queues.get_mut(to_guest(pair)) {
-            if let Some(queue) = lane.held() {
-                queue.give_back();
-                queue.publish_and_notify();
-            }
-            lane.let_go();
+    fn flush(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let mut due = None;
+        if let Some(queue) = lane.held() {
+            queue.give_back();
+            queue.queue.publish();
+            let was_late = queue.late;
+            let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
+            due = queue.notify_by(self.rules, now, activity);
+            due = due.filter(|_| !was_late);
         }
+        lane.let_go();
+        due
+    }
+
+    fn notify(&mut self, pair: u16, now: Nanos) -> Option<Nanos> {
+        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
+        let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
+        let notify = |queue: &mut GuestQueue| match queue.late {
+            true => queue.notify_by(self.rules, now, activity),
+            false => None,
+        };
+        // Who has the queue now will flush it, and then finds that it is due.
+        lane.try_with(notify).unwrap_or(Some(now))
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

@@ -7,6 +7,7 @@
 //! workers   all workers: who serves which queue pair
 //! worker    a thread that serves queue pairs: polls, sleeps, drains messages and answers
 //! poll      when the worker sleeps (no clock, no threads)
+//! batching  when a guest that runs is notified (no clock, no threads)
 //! switch    one batch at a time: match, deliver (no threads, no sockets)
 //! runs      frames of a batch that share a decision
 //! follow    control's answers, a piece at a time
@@ -23,6 +24,7 @@
 //! action belongs to which flow.
 
 pub mod attach;
+pub mod batching;
 pub mod culprit;
 pub mod errand;
 mod fabric;

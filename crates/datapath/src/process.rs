@@ -25,6 +25,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::attach::{Attachment, LeftBehind};
+use crate::batching::Rules;
 use crate::culprit;
 use crate::guest::GuestPort;
 use crate::keeper::Deposits;
@@ -59,6 +60,8 @@ struct Process {
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
     kept: KeptConnections,
+    /// When guests are notified.
+    rules: Rules,
     /// The supervisor's question whether all threads are alive.
     life: Life,
     stop: bool,
@@ -110,6 +113,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         errands: OpenErrands::default(),
         deposits,
         left: LeftBehind::default(),
+        rules: Rules::of(settings.batching),
         kept: KeptConnections::new(settings.successor, settings.waits),
         life: Life::default(),
         stop: false,
@@ -338,9 +342,12 @@ impl Process {
         }
         let mtu = config.mtu;
         let known = self.kept.is_taking_over();
+        let rules = self.rules;
         self.workers.each(move |w| match known {
-            true => w.switch.take_over_port(id, GuestPort::new(mtu)),
-            false => w.switch.add_port(id, GuestPort::new(mtu)),
+            true => w
+                .switch
+                .take_over_port(id, GuestPort::new(mtu).with_rules(rules)),
+            false => w.switch.add_port(id, GuestPort::new(mtu).with_rules(rules)),
         });
         let kept = self.kept.claim(&config);
         let keeper = self.deposits.of(id);

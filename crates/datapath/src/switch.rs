@@ -109,6 +109,19 @@ impl<P: Port> Switch<P> {
         self.load
     }
 
+    /// The time, for receivers that are notified by it: nanoseconds of the machine's monotonic clock.
+    #[inline]
+    pub fn set_clock(&mut self, now: u64) {
+        self.fabric.now = now;
+    }
+
+    /// Notifies receivers that were to wait, as far as they are due by the clock or wait no more. When to come again, if any is left.
+    pub fn notify_late(&mut self) -> Option<u64> {
+        self.fabric.next_late()?;
+        self.fabric.notify_late();
+        self.fabric.next_late()
+    }
+
     /// Adds a port under a new id, with its counters at zero.
     pub fn add_port(&mut self, id: PortId, port: P) {
         self.fabric.add_port(id, port);

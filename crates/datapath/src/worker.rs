@@ -22,6 +22,7 @@ mod rings;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
 use std::sync::{Arc, Mutex};
@@ -32,6 +33,7 @@ use channel::supervision::Poll;
 use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::thread::set_current_timer_slack;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
@@ -63,6 +65,9 @@ const LOOK_AFTER_NOTHING: Duration = Duration::from_micros(10);
 /// Of so many sleeps one is measured: a system call before it and one after it.
 const SLEEPS_PER_MEASUREMENT: u32 = 16;
 
+/// How late a timer may be, nanoseconds; the system's own 50 us is much beside the time that guests wait.
+const TIMER_SLACK: u64 = 1000;
+
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
 
@@ -92,6 +97,10 @@ pub struct Worker {
     lost_mappings: usize,
 }
 
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
 fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
 }
@@ -104,6 +113,8 @@ pub fn spawn_all(
     switches: Vec<Switch<GuestPort>>,
     poll: Poll,
 ) -> io::Result<(Vec<WorkerHandle>, Notices)> {
+    // One for all: they share queues, which remember times.
+    let started = Instant::now();
     let (notices, notices_out) = mpsc::channel();
     let notices_bell = bell()?;
     let receiver = Notices::new(notices_out, notices_bell.clone());
@@ -111,7 +122,12 @@ pub fn spawn_all(
     let mut handles = Vec::new();
     for switch in switches {
         let notify = (notices.clone(), notices_bell.clone());
-        handles.push(spawn(switch, poll, Arc::clone(&upcalls), notify)?);
+        handles.push(spawn(
+            switch,
+            (poll, started),
+            Arc::clone(&upcalls),
+            notify,
+        )?);
     }
     if handles.len() > 1 {
         for (number, worker) in handles.iter().enumerate() {
@@ -124,7 +140,7 @@ pub fn spawn_all(
 
 fn spawn(
     switch: Switch<GuestPort>,
-    poll: Poll,
+    (poll, now): (Poll, Instant),
     upcalls: Arc<Mutex<Option<shared::Sender>>>,
     (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
 ) -> io::Result<WorkerHandle> {
@@ -134,7 +150,6 @@ fn spawn(
     let token = EventData::new_u64(TOKEN_INBOX);
     epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;
     let handle = WorkerHandle::new(jobs, inbox_bell.clone());
-    let now = Instant::now();
     let mut worker = Worker {
         switch,
         control: ControlRings::asking_by(upcalls),
@@ -159,6 +174,9 @@ fn spawn(
         .spawn(move || {
             if let Err(error) = watchdog::guard_this_thread() {
                 tracing::error!("no watchdog: {error}");
+            }
+            if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
+                tracing::warn!("notifications may be late: {error}");
             }
             while worker.pass() {}
         })?;
@@ -277,11 +295,12 @@ impl Worker {
         }
         self.follow_answers();
         self.serve();
+        let late = self.notify_late();
         self.control.ring_bell();
         if self.last_tick.elapsed() >= TICK {
             self.tick();
         }
-        self.wait();
+        self.wait(late);
         true
     }
 
@@ -329,6 +348,7 @@ impl Worker {
 
     /// Serves every active pair once. `false` when none had a frame.
     fn serve_active(&mut self, now: Duration) -> bool {
+        self.switch.set_clock(nanos(now));
         let now = millis(now);
         let (mut at, mut found) = (0, false);
         while let Some((port, pair)) = self.active.get(at) {
@@ -350,6 +370,7 @@ impl Worker {
         if found {
             self.active.end_round();
         }
+        self.switch.notify_late();
         found
     }
 
@@ -411,8 +432,16 @@ impl Worker {
         }
     }
 
-    /// Looks for kicks and messages; sleeps for them when nothing is active.
-    fn wait(&mut self) {
+    /// Notifies guests that were to be notified later, as far as it is time; how long the rest can wait.
+    fn notify_late(&mut self) -> Option<Duration> {
+        let now = nanos(self.started.elapsed());
+        self.switch.set_clock(now);
+        let next = self.switch.notify_late()?;
+        Some(Duration::from_nanos(next.saturating_sub(now)))
+    }
+
+    /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
+    fn wait(&mut self, late: Option<Duration>) {
         if !self.active.is_empty() || self.switch.has_to_do() {
             return self.follow_events(Some(Duration::ZERO));
         }
@@ -424,7 +453,8 @@ impl Worker {
             return;
         }
         self.tick();
-        self.follow_events(self.switch.has_parked().then_some(TICK));
+        let parked = self.switch.has_parked().then_some(TICK);
+        self.follow_events(parked.into_iter().chain(late).min());
         if let Some(answers) = &mut self.control.answers {
             answers.woke();
         }

@@ -4,6 +4,8 @@
 #[path = "straight/moving.rs"]
 mod moving;
 mod near;
+#[path = "straight/notified.rs"]
+mod notified;
 
 use channel::records::Answer;
 use datapath::switch::Switch;

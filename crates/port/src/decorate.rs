@@ -124,8 +124,12 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
         Ok(())
     }
 
-    fn flush(&mut self, pair: u16) {
-        self.inner.flush(pair);
+    fn flush(&mut self, pair: u16, now: u64) -> Option<u64> {
+        self.inner.flush(pair, now)
+    }
+
+    fn notify(&mut self, pair: u16, now: u64) -> Option<u64> {
+        self.inner.notify(pair, now)
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {
@@ -194,8 +198,12 @@ impl<P: Port> Port for Faulty<P> {
         self.inner.deliver(pair, frame)
     }
 
-    fn flush(&mut self, pair: u16) {
-        self.inner.flush(pair);
+    fn flush(&mut self, pair: u16, now: u64) -> Option<u64> {
+        self.inner.flush(pair, now)
+    }
+
+    fn notify(&mut self, pair: u16, now: u64) -> Option<u64> {
+        self.inner.notify(pair, now)
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

@@ -162,8 +162,15 @@ pub trait Port {
     /// The name of the drop: no room, too large, not attached.
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason>;
 
-    /// Makes what was delivered to `pair` visible and notifies the receiver when it wants that.
-    fn flush(&mut self, pair: u16);
+    /// Makes what was delivered to `pair` visible and notifies the receiver when it wants that. `now` is in nanoseconds of the
+    /// machine's monotonic clock. A notification may be put off: then the time is returned at which [`Port::notify`] is to be called, once
+    /// until it is.
+    fn flush(&mut self, pair: u16, now: u64) -> Option<u64>;
+
+    /// Notifies the receiver of what a [`Port::flush`] has put off, if it is due or can wait no more; else the time at which it is due.
+    fn notify(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+        None
+    }
 
     /// Asks to be notified of new frames on `pair` (`true`), or not to be (`false`). Returns whether
     /// frames are waiting already, in which case there may be no notification for them.

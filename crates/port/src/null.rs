@@ -27,7 +27,9 @@ impl Port for NullPort {
         Ok(())
     }
 
-    fn flush(&mut self, _pair: u16) {}
+    fn flush(&mut self, _pair: u16, _now: u64) -> Option<u64> {
+        None
+    }
 
     fn arm(&mut self, _pair: u16, _on: bool) -> bool {
         false

@@ -85,6 +85,9 @@ pub struct SwitchSpec {
     /// How many workers forward.
     #[serde(default)]
     pub workers: Workers,
+    /// How often guests are notified.
+    #[serde(default)]
+    pub batching: BatchingSpec,
 }
 
 impl Default for SwitchSpec {
@@ -93,6 +96,29 @@ impl Default for SwitchSpec {
             name: "lasthop".to_owned(),
             poll: Poll::default(),
             workers: Workers::default(),
+            batching: BatchingSpec::default(),
+        }
+    }
+}
+
+/// How often a guest is notified of frames while it runs. One that sleeps is woken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BatchingSpec {
+    /// Without it, whenever the guest wishes to be.
+    pub enabled: bool,
+    /// Once in so many microseconds, 1 to 10000, unless
+    pub period_us: u16,
+    /// so many buffers were filled meanwhile, 1 to 1024.
+    pub threshold: u16,
+}
+
+impl Default for BatchingSpec {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            period_us: 125,
+            threshold: 64,
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use api::v1::{
-    Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers,
+    BatchingSpec, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
+    WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -11,7 +12,8 @@ use toml::de::{DeTable, DeValue};
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
-const SWITCH_KEYS: &[&str] = &["name", "poll", "workers"];
+const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching"];
+const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
@@ -139,6 +141,26 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
         poll: table.word("poll", expect::POLL, POLLS)?.unwrap_or_default(),
         workers: table.workers()?,
+        batching: match table.table("batching", expect::BATCHING)? {
+            Some((inner, at)) => batching(inner, at, table.lines)?,
+            None => default.batching,
+        },
+    })
+}
+
+fn batching(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<BatchingSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Batching, BATCHING_KEYS, lines)?;
+    let default = BatchingSpec::default();
+    Ok(BatchingSpec {
+        enabled: table
+            .flag("enabled", expect::SWITCH_ON)?
+            .unwrap_or(default.enabled),
+        period_us: table
+            .number("period_us", expect::PERIOD)?
+            .unwrap_or(default.period_us),
+        threshold: table
+            .number("threshold", expect::THRESHOLD)?
+            .unwrap_or(default.threshold),
     })
 }
 
@@ -279,6 +301,32 @@ impl<'t, 'i> Table<'t, 'i> {
         };
         match value.get_ref() {
             DeValue::String(text) => Ok(Some(text.to_string())),
+            _ => Err(self.wrong(value, key, expected)),
+        }
+    }
+
+    /// A table within this one, if the key is there, and its offset.
+    fn table(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+    ) -> Result<Option<(&'t DeTable<'i>, usize)>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        match value.get_ref() {
+            DeValue::Table(table) => Ok(Some((table, value.span().start))),
+            _ => Err(self.wrong(value, key, expected)),
+        }
+    }
+
+    /// A yes or a no, if the key is there.
+    fn flag(&mut self, key: &'static str, expected: &str) -> Result<Option<bool>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        match value.get_ref() {
+            DeValue::Boolean(flag) => Ok(Some(*flag)),
             _ => Err(self.wrong(value, key, expected)),
         }
     }

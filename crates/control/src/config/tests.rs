@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use api::v1::{Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
+use api::v1::{BatchingSpec, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
 
 use super::*;
 
@@ -43,6 +43,10 @@ fn the_documented_configuration_is_read() {
         name = "host1"
         poll = "always"
         workers = 4
+        [switch.batching]
+        enabled = false
+        period_us = 50
+        threshold = 8
 
         [[segment]]            # an L2 broadcast domain
         name = "blue"
@@ -81,6 +85,11 @@ fn the_documented_configuration_is_read() {
         name: "host1".to_owned(),
         poll: Poll::Always,
         workers: Workers::Count(4),
+        batching: BatchingSpec {
+            enabled: false,
+            period_us: 50,
+            threshold: 8,
+        },
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -150,7 +159,7 @@ fn keys() {
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, poll, workers, \
+            "3: switch.colour: expected one of the keys name, poll, workers, batching, \
              found the unknown key \"colour\"",
         ),
         (
@@ -194,9 +203,31 @@ fn the_switchs_own_keys() {
         ("workers = [1]", format!("{workers} an array")),
         ("poll = \"never\"", format!("{poll} \"never\"")),
         ("poll = true", format!("{poll} true")),
+        (
+            "batching = 125",
+            "2: switch.batching: expected the table [switch.batching], found 125".to_owned(),
+        ),
     ] {
         assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
     }
+    assert_eq!(switch("").batching, BatchingSpec::default());
+    let batching = |key: &str, message: &str| {
+        let text = format!("[switch.batching]\n{key}\n");
+        assert_eq!(wrong(&text), format!("2: switch.batching.{message}"));
+    };
+    batching(
+        "period_us = 0",
+        "period_us: expected an integer from 1 to 10000, found 0",
+    );
+    batching(
+        "threshold = 1025",
+        "threshold: expected an integer from 1 to 1024, found 1025",
+    );
+    batching("enabled = 1", "enabled: expected true or false, found 1");
+    batching(
+        "timer = 1",
+        "timer: expected one of the keys enabled, period_us, threshold, found the unknown key \"timer\"",
+    );
 }
 
 #[test]

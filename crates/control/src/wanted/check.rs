@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec, WantedState, Workers,
-    parse_mac, valid_name,
+    BatchingSpec, DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec,
+    WantedState, Workers, parse_mac, valid_name,
 };
 
 use super::device::{device, place_of_interface};
@@ -17,6 +17,10 @@ use super::{API_SOCKET, socket_path};
 const VLANS: RangeInclusive<u16> = 1..=4094;
 /// Threads of the switch.
 const WORKERS: RangeInclusive<u16> = 1..=64;
+/// Between two notifications, microseconds; beyond that people notice.
+const PERIODS: RangeInclusive<u16> = 1..=10_000;
+/// Buffers that do not wait; a queue has 1024 as a rule.
+const THRESHOLDS: RangeInclusive<u16> = 1..=1024;
 /// Queue pairs of one port.
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
@@ -29,6 +33,10 @@ pub(crate) mod expect {
     pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
     pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
     pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
+    pub(crate) const BATCHING: &str = "the table [switch.batching]";
+    pub(crate) const SWITCH_ON: &str = "true or false";
+    pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
+    pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -52,6 +60,8 @@ pub enum Place {
     Top,
     /// The switch.
     Switch,
+    /// The switch's batching of notifications.
+    Batching,
     /// The segment with this index.
     Segment(usize),
     /// The port with this index.
@@ -64,6 +74,7 @@ impl Place {
         let table = match self {
             Self::Top => return key.to_owned(),
             Self::Switch => "switch",
+            Self::Batching => "switch.batching",
             Self::Segment(_) => "segment",
             Self::Port(_) => "port",
         };
@@ -129,8 +140,20 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         let at = At(Place::Switch, "workers");
         number(at, count, &WORKERS, expect::WORKERS)?;
     }
+    batching(&state.switch.batching)?;
     segments(&state.segments)?;
     ports(state, runtime_dir)
+}
+
+fn batching(spec: &BatchingSpec) -> Result<(), Invalid> {
+    let at = |key| At(Place::Batching, key);
+    number(at("period_us"), spec.period_us, &PERIODS, expect::PERIOD)?;
+    number(
+        at("threshold"),
+        spec.threshold,
+        &THRESHOLDS,
+        expect::THRESHOLD,
+    )
 }
 
 /// A key at a place, to blame.

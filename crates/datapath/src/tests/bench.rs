@@ -179,8 +179,9 @@ impl Port for TestPort {
         Ok(())
     }
 
-    fn flush(&mut self, pair: u16) {
+    fn flush(&mut self, pair: u16, _now: u64) -> Option<u64> {
         self.0.borrow_mut().unflushed &= !(1 << pair);
+        None
     }
 
     fn arm(&mut self, _pair: u16, _on: bool) -> bool {
@@ -220,8 +221,8 @@ impl Port for Any {
         self.0.deliver(pair, frame)
     }
 
-    fn flush(&mut self, pair: u16) {
-        self.0.flush(pair);
+    fn flush(&mut self, pair: u16, now: u64) -> Option<u64> {
+        self.0.flush(pair, now)
     }
 
     fn arm(&mut self, pair: u16, on: bool) -> bool {

@@ -31,9 +31,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_write, "frames for a TAP device; kicks; the log"),
     call(libc::SYS_recvmmsg, "frames of a packet socket"),
     call(libc::SYS_sendmmsg, "frames for a packet socket"),
-    #[cfg(target_arch = "x86_64")]
-    call(libc::SYS_epoll_wait, "waiting for frames and buffers"),
-    call(libc::SYS_epoll_pwait, "the same, where there is no epoll_wait"),
+    call(libc::SYS_epoll_pwait2, "waiting for frames and buffers"),
     call(libc::SYS_epoll_ctl, "whether room in the interface is to be told"),
     call(libc::SYS_recvmsg, "the supervisor's messages"),
     call(libc::SYS_sendmsg, "pongs and last words; setting up queues with the switch"),

@@ -8,7 +8,8 @@ use sandbox::filter::{self, Allowed, RUNTIME, call};
 /// What control calls beside [`RUNTIME`] once it serves its API.
 #[rustfmt::skip]
 const LIST: &[Allowed] = &[
-    call(libc::SYS_epoll_pwait, "waiting for everybody"),
+    call(libc::SYS_epoll_pwait2, "waiting for everybody"),
+    call(libc::SYS_epoll_pwait, "the same"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_epoll_wait, "the same"),
     call(libc::SYS_read, "requests; rings' bells"),

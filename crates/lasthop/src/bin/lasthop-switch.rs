@@ -9,7 +9,8 @@ use sandbox::filter::{self, Allowed, RUNTIME, call};
 /// through from the start.
 #[rustfmt::skip]
 const LIST: &[Allowed] = &[
-    call(libc::SYS_epoll_pwait, "waiting for kicks and messages"),
+    call(libc::SYS_epoll_pwait2, "waiting for kicks and messages"),
+    call(libc::SYS_epoll_pwait, "the same"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_epoll_wait, "the same"),
     call(libc::SYS_read, "kicks; messages of front ends; rings' bells"),

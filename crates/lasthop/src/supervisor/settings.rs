@@ -1,7 +1,7 @@
 //! The switch's table of the configuration, as the switch is told of it.
 
 use api::v1::{SwitchSpec, Workers};
-use channel::supervision::{Poll, SwitchSettings};
+use channel::supervision::{Batching, Poll, SwitchSettings};
 
 /// What the switch is to know of its table in the configuration.
 pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
@@ -10,6 +10,10 @@ pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
             api::v1::Poll::Adaptive => Poll::Adaptive,
             api::v1::Poll::Always => Poll::Always,
         },
+        batching: spec.batching.enabled.then_some(Batching {
+            period_us: spec.batching.period_us.into(),
+            threshold: spec.batching.threshold.into(),
+        }),
         successor: false,
         waits: false,
         workers: match spec.workers {

@@ -341,6 +341,13 @@ impl Queue {
         either!(self, q => q.needs_notify())
     }
 
+    /// Elements that were published since [`Queue::needs_notify`] was asked last.
+    #[inline]
+    #[must_use]
+    pub fn unnotified(&self) -> u32 {
+        either!(self, q => q.unnotified())
+    }
+
     /// Whether a chain waits to be taken.
     #[must_use]
     pub fn has_available(&self) -> bool {

@@ -313,6 +313,11 @@ impl SplitQueue {
     }
 
     #[inline]
+    pub(super) fn unnotified(&self) -> u32 {
+        self.unnotified
+    }
+
+    #[inline]
     pub(super) fn needs_notify(&mut self) -> bool {
         let moved = std::mem::take(&mut self.unnotified);
         if moved == 0 || self.fault.is_some() {

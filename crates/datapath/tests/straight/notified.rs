@@ -1,0 +1,196 @@
+//! When a receiver hears of frames that it has already: by what its virtual processors do, and by the clock, which are both given here.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use channel::supervision::Batching;
+use datapath::batching::{Activity, Rules, Vcpus};
+use datapath::guest::GuestPort;
+use datapath::switch::Switch;
+use port::counters::Counters;
+use rustix::event::{EventfdFlags, eventfd};
+use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};
+use testkit::net::{NetHeader, NetOptions, NetPair};
+
+use crate::near::{NoUpcalls, guest};
+use crate::{FROM, MEMORY, TO, all_received, frame, one_way};
+
+const PERIOD: u64 = 125_000;
+const START: u64 = 1_000_000_000;
+
+#[derive(Debug)]
+struct Told(AtomicU8);
+
+impl Vcpus for Told {
+    fn activity(&self, _pair: u16, _pairs: u16) -> Activity {
+        [Activity::Running, Activity::Blocked, Activity::Unknown][usize::from(self.0.load(Relaxed))]
+    }
+}
+
+struct Scene {
+    switch: Switch<GuestPort>,
+    from: NetPair,
+    to: NetPair,
+    call: OwnedFd,
+    vcpus: Arc<Told>,
+    sent: usize,
+}
+
+impl Scene {
+    fn new(features: u64) -> Self {
+        let mut switch = one_way(Counters::heap());
+        let (_ram, from, port) = guest(NetOptions::new(VERSION_1 | features, 256), MEMORY);
+        switch.add_port(FROM, port);
+        let (_ram, to, port) = guest(NetOptions::new(VERSION_1 | features, 256), MEMORY);
+        let rules = Rules::of(Some(Batching {
+            period_us: 125,
+            threshold: 64,
+        }));
+        let mut port = port.with_rules(rules);
+        let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        port.set_call(0, Some(call.try_clone().unwrap()));
+        let vcpus = Arc::new(Told(AtomicU8::new(0)));
+        port.watch(Some(vcpus.clone()));
+        switch.add_port(TO, port);
+        let mut scene = Self {
+            switch,
+            from,
+            to,
+            call,
+            vcpus,
+            sent: 0,
+        };
+        assert!(scene.is_notified(), "of its call descriptor");
+        scene
+    }
+
+    fn is_doing(&self, activity: Activity) {
+        let all = [Activity::Running, Activity::Blocked, Activity::Unknown];
+        let at = all.iter().position(|one| *one == activity).unwrap();
+        self.vcpus.0.store(at as u8, Relaxed);
+    }
+
+    /// So many frames pass at this time; the receiver has them at once, and does not look for them unasked.
+    fn pass(&mut self, frames: usize, now: u64) {
+        self.switch.set_clock(now);
+        for _ in 0..frames {
+            let (sent, _) = frame(self.sent, 60, false);
+            assert!(self.from.stage(&sent, &NetHeader::default()).unwrap());
+            self.sent += 1;
+        }
+        self.from.tx.publish();
+        while self.switch.serve(FROM, 0, 0, &mut NoUpcalls) {}
+        self.from.reclaim().unwrap();
+        assert!(usize::from(self.to.rx.used_waiting()) >= frames);
+    }
+
+    /// When the next notification is due, once those have been made that are.
+    fn time_passes(&mut self, now: u64) -> Option<u64> {
+        self.switch.set_clock(now);
+        self.switch.notify_late()
+    }
+
+    /// Whether the receiver was notified since the last look. It was: then it takes all frames, and wants to hear of the next.
+    fn is_notified(&mut self) -> bool {
+        let notified = rustix::io::read(&self.call, &mut [0; 8]).is_ok();
+        if notified {
+            all_received(&mut self.to);
+            self.to.offer();
+            self.to.rx.set_notifications(true);
+        }
+        notified
+    }
+}
+
+fn in_all_layouts(test: impl Fn(Scene)) {
+    for features in [0, EVENT_IDX, RING_PACKED, RING_PACKED | EVENT_IDX] {
+        test(Scene::new(features));
+    }
+}
+
+#[test]
+fn one_that_runs_is_notified_once_a_period() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified(), "the first after silence");
+        assert_eq!(scene.time_passes(START), None);
+        for n in 1..10 {
+            scene.pass(1, START + n * 10_000);
+            assert!(!scene.is_notified());
+            let due = scene.time_passes(START + n * 10_000);
+            assert_eq!(due, Some(START + PERIOD));
+        }
+        assert_eq!(scene.time_passes(START + PERIOD), None);
+        assert!(scene.is_notified(), "of all of them");
+        scene.pass(1, START + PERIOD + 1);
+        assert!(
+            !scene.is_notified(),
+            "a period from the last notification on"
+        );
+        assert_eq!(
+            scene.time_passes(START + PERIOD + 1),
+            Some(START + 2 * PERIOD)
+        );
+    });
+}
+
+#[test]
+fn one_that_blocks_is_notified_at_once() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        scene.is_doing(Activity::Blocked);
+        scene.pass(1, START + 1);
+        assert!(scene.is_notified());
+        scene.is_doing(Activity::Running);
+        scene.pass(1, START + 2);
+        assert!(!scene.is_notified());
+        scene.is_doing(Activity::Blocked);
+        assert_eq!(scene.time_passes(START + 3), None);
+        assert!(
+            scene.is_notified(),
+            "it fell asleep with a frame that it had not heard of"
+        );
+    });
+}
+
+#[test]
+fn one_of_which_nothing_is_known_goes_by_its_own_wish() {
+    in_all_layouts(|mut scene| {
+        scene.is_doing(Activity::Unknown);
+        for now in START..START + 5 {
+            scene.pass(1, now);
+            assert!(scene.is_notified());
+        }
+    });
+}
+
+#[test]
+fn many_frames_do_not_wait() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        scene.pass(63, START + 1);
+        assert!(!scene.is_notified());
+        scene.pass(1, START + 2);
+        assert!(scene.is_notified());
+        assert_eq!(scene.time_passes(START + PERIOD), None);
+        assert!(!scene.is_notified());
+    });
+}
+
+#[test]
+fn what_was_put_off_is_not_forgotten_when_the_queue_ends() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        scene.pass(1, START + 1);
+        assert!(!scene.is_notified());
+        let port = scene.switch.port_mut(TO).unwrap();
+        let mut queue = port.stop(0).unwrap();
+        queue.with(|queue| queue.end());
+        assert!(scene.is_notified());
+        assert_eq!(scene.time_passes(START + PERIOD), None);
+    });
+}
