@@ -1,0 +1,15 @@
+//! What the system's scheduler does with guests: for each of their threads that stands for a processor (a *vCPU*) whether it
+//! runs, waits for a core or sleeps, where, and since when; and for each core of the host whether it idles.
+//!
+//! The memory is one array of words ([`layout`]). Who decides by it maps it read-only ([`view`]) and makes no system call: a
+//! state is one word, so it is never torn, and it is a hint: it may be out of date by the time it was loaded. Who keeps it has a
+//! [`table`].
+
+pub mod layout;
+mod region;
+pub mod table;
+pub mod view;
+
+pub use layout::{Activity, Method, Slot, Vcpu};
+pub use table::Table;
+pub use view::View;
