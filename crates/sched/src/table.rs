@@ -17,7 +17,7 @@ use crate::region::Region;
 #[derive(Debug)]
 pub struct Table {
     region: Region,
-    /// Who maps this can only read.
+    /// For those who read.
     reader: OwnedFd,
     /// Slots by thread id.
     threads: BTreeMap<u32, Slot>,
@@ -39,7 +39,7 @@ impl Table {
         Self::over(file.as_fd(), reader, Method::Samples)
     }
 
-    /// Memory that all zeros are in; `reader` is a descriptor of the same that does not allow to write.
+    /// Memory that all zeros are in; `reader` is a descriptor of the same for those who read.
     pub(crate) fn over(
         memory: BorrowedFd<'_>,
         reader: OwnedFd,
@@ -58,7 +58,7 @@ impl Table {
         })
     }
 
-    /// The memory for a [`View`](crate::View): it cannot be written by this descriptor.
+    /// The memory for a [`View`](crate::View). A memory file cannot be written by this descriptor.
     #[must_use]
     pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
