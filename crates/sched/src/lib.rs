@@ -2,9 +2,10 @@
 //! runs, waits for a core or sleeps, where, and since when; and for each core of the host whether it idles.
 //!
 //! ```text
-//! kernel, at each context switch     `program`  --stores-->  +--------+
-//!                                                            | layout |  <--loads--  `view`: who decides
-//! user space, where that is refused  `table`    --stores-->  +--------+
+//! kernel, at each context switch      `program`  --stores-->  +--------+
+//!                                                             | layout |  <--loads--  `view`: who decides
+//! supervisor, where that is refused   `sample`   --stores-->  +--------+
+//! supervisor                          `table`, `threads`: whose states are kept
 //! ```
 //!
 //! The memory is one array of words ([`layout`]). Who decides by it maps it read-only ([`view`]) and makes no system call: a
@@ -15,7 +16,9 @@ pub mod layout;
 pub mod load;
 mod program;
 mod region;
+pub mod sample;
 pub mod table;
+pub mod threads;
 pub mod view;
 
 pub use layout::{Activity, Method, Slot, Vcpu};

@@ -71,7 +71,7 @@ impl Table {
         }
         let entry = self.entries(thread).find(|at| self.thread_at(*at) == 0)?;
         let slot = self.free.pop_front()?;
-        self.word(slot).store(0, Ordering::Relaxed);
+        self.clear(slot);
         let number = self.region.half(entry + 4);
         number.store(slot.0.into(), Ordering::Relaxed);
         // The slot stands there before anybody looks for it.
@@ -92,7 +92,7 @@ impl Table {
         {
             self.region.half(entry).store(0, Ordering::Relaxed);
         }
-        self.word(slot).store(0, Ordering::Relaxed);
+        self.clear(slot);
         self.free.push_back(slot);
     }
 
@@ -120,6 +120,17 @@ impl Table {
         let _ = self
             .word(slot)
             .compare_exchange(0, state.to_word(), success, failure);
+    }
+
+    /// What is noted of a thread.
+    #[must_use]
+    pub fn state(&self, slot: Slot) -> Option<Vcpu> {
+        Vcpu::from_word(self.word(slot).load(Ordering::Relaxed))
+    }
+
+    /// Notes that nothing is known of a thread any more.
+    pub fn clear(&self, slot: Slot) {
+        self.word(slot).store(0, Ordering::Relaxed);
     }
 
     /// Notes whether a core idles.
