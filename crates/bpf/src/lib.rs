@@ -1,0 +1,11 @@
+//! Small eBPF programs without a compiler: their instructions ([`assembler`]), the kernel's information on its own types
+//! ([`btf`]), and the system call that loads them ([`Attribute`]).
+//!
+//! What a program does, and which maps it needs, its user knows.
+
+pub mod assembler;
+mod attribute;
+pub mod btf;
+
+pub use assembler::Instruction;
+pub use attribute::{Attribute, Command, LICENSE, number};

@@ -1,0 +1,161 @@
+//! The memory in which states are kept, the same for all who write it.
+//!
+//! ```text
+//! 0          magic, version, method (u32 each)
+//! CORES_AT   a line of 64 bytes for each core. Its first word: 0 unknown, 1 idle, 2 busy
+//! VCPUS_AT   a line for each slot. Its first word:
+//!
+//!              63                     14 13      2 1   0
+//!              +------------------------+---------+-----+
+//!              | since when, in 256 ns  |  core   | how |      how: 0 unknown, 1 running, 2 runnable, 3 blocked
+//!              +------------------------+---------+-----+
+//!
+//! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the kernel's program knows a thread; a thread
+//!            is in the bucket that its id's lower bits say. 0: nobody
+//! ```
+//!
+//! Each line has one writer at a time: what happens to a thread happens under the lock of its core's queue. Lines are apart, so
+//! that a core that writes its own takes nobody else's.
+
+/// "LHGS".
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"LHGS");
+/// Of this layout.
+pub(crate) const VERSION: u32 = 1;
+
+/// Cores that are told apart; those above are never known to idle.
+pub const CORES: usize = 1024;
+/// Threads that can be followed at once.
+pub const SLOTS: usize = 4096;
+/// Lists by which a thread is found; a power of two.
+pub(crate) const BUCKETS: usize = 16384;
+/// Entries of such a list.
+pub(crate) const WAYS: usize = 2;
+
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+/// Bytes of an entry of a bucket: the thread's id, and behind it its slot.
+pub(crate) const ENTRY: usize = 8;
+
+/// Where the method stands.
+pub(crate) const METHOD_AT: usize = 8;
+/// Where the lines of cores start.
+pub(crate) const CORES_AT: usize = 4096;
+/// Where the lines of slots start.
+pub(crate) const VCPUS_AT: usize = CORES_AT + CORES * LINE;
+/// Where the buckets start.
+pub(crate) const TIDS_AT: usize = VCPUS_AT + SLOTS * LINE;
+/// Bytes of all, whole pages.
+pub const SIZE: usize = TIDS_AT + BUCKETS * WAYS * ENTRY;
+
+/// A core's word.
+pub(crate) const IDLE: u64 = 1;
+/// A core's word.
+pub(crate) const BUSY: u64 = 2;
+
+/// Bits of a state's word below the core.
+pub(crate) const CORE_SHIFT: u32 = 2;
+/// By how many bits nanoseconds are shifted; their lowest eight give way to the rest.
+pub(crate) const SINCE_SHIFT: u32 = 6;
+/// Bits of a state's word that are not its time.
+pub(crate) const SINCE_BELOW: u64 = (1 << 14) - 1;
+/// Bits of a state's word that say how.
+pub(crate) const HOW: u64 = 3;
+
+const _: () = assert!(SIZE.is_multiple_of(4096) && BUCKETS.is_power_of_two());
+const _: () = assert!(((CORES - 1) << CORE_SHIFT) as u64 <= SINCE_BELOW);
+
+/// The place of a thread's state.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Slot(pub u16);
+
+/// By whom states are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Method {
+    /// The kernel, as they change: exact.
+    Kernel = 1,
+    /// The supervisor, some times a second: what happened in between is not seen.
+    Samples = 2,
+}
+
+impl Method {
+    pub(crate) const fn of(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Kernel),
+            2 => Some(Self::Samples),
+            _ => None,
+        }
+    }
+}
+
+/// What the scheduler does with a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Activity {
+    /// It has a core.
+    Running = 1,
+    /// It waits for one.
+    Runnable = 2,
+    /// It waits for something to happen; a vCPU: for an interrupt.
+    Blocked = 3,
+}
+
+/// The state of a vCPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vcpu {
+    /// What it does.
+    pub activity: Activity,
+    /// On which core; of one that does not run: on which it ran last.
+    pub core: u16,
+    /// Since when, in nanoseconds of the machine's monotonic clock, rounded down to 256. Zero: longer than known.
+    pub since_ns: u64,
+}
+
+impl Vcpu {
+    /// As the word of a slot; times above nine years wrap around.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        let core = (self.core as u64) << CORE_SHIFT & SINCE_BELOW;
+        (self.since_ns << SINCE_SHIFT) & !SINCE_BELOW | core | self.activity as u64
+    }
+
+    /// Out of the word of a slot; `None` where nothing is known.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        let activity = match word & HOW {
+            1 => Activity::Running,
+            2 => Activity::Runnable,
+            3 => Activity::Blocked,
+            _ => return None,
+        };
+        Some(Self {
+            activity,
+            core: ((word & SINCE_BELOW) >> CORE_SHIFT) as u16,
+            since_ns: (word & !SINCE_BELOW) >> SINCE_SHIFT,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_state_is_one_word_and_back(core in 0..CORES as u16, since in 0u64..1 << 58, how in 1u64..4) {
+            let word = Vcpu::from_word(how).unwrap();
+            let state = Vcpu { core, since_ns: since, ..word };
+            let back = Vcpu::from_word(state.to_word()).unwrap();
+            prop_assert_eq!(back.activity, state.activity);
+            prop_assert_eq!(back.core, core);
+            prop_assert_eq!(back.since_ns, since & !255);
+        }
+    }
+
+    #[test]
+    fn zeros_say_nothing() {
+        assert_eq!(Vcpu::from_word(0), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! The kernel's two programs: one at each context switch, one at each wake-up.
+//!
+//! ```text
+//! sched_switch(preempt, prev, next, prev_state):        sched_wakeup(task):
+//!     if next is the idle thread: this core idles            if task is followed and was blocked:
+//!     else if prev was it:        this core is busy              it is runnable, since now
+//!     if prev is followed:
+//!         preempted or still running: it is runnable
+//!         dead:                       it is not followed any more
+//!         else:                       it is blocked
+//!         on this core, since now
+//!     if next is followed: it runs, on this core, since now
+//! ```
+//!
+//! Every context switch of the host pays for this, so threads that are nobody's vCPU must cost next to nothing: a thread is
+//! looked up by its id in memory of ours (two loads and two comparisons; see [`crate::layout`]), no helper of the kernel is
+//! called for it, and a core's line is written only when it begins or ceases to idle. The time is asked for vCPUs only.
+
+use std::os::fd::BorrowedFd;
+
+use bpf::Instruction;
+use bpf::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
+use bpf::assembler::{Assembler, AssemblyError, If, Label, Register, Width};
+use bpf::btf::{Btf, BtfError, Id, Kind};
+
+use crate::Activity;
+use crate::layout::{
+    BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW, SINCE_SHIFT,
+    SLOTS, TIDS_AT, VCPUS_AT, WAYS,
+};
+
+/// `BPF_FUNC_ktime_get_ns`: the monotonic clock.
+const TIME: i32 = 5;
+/// `BPF_FUNC_get_smp_processor_id`; recent kernels put one load in its place.
+const CORE: i32 = 8;
+/// `TASK_DEAD` of `linux/sched.h`.
+const DEAD: i32 = 0x80;
+
+/// On the stack: the core, where a state's word has it.
+const OWN_CORE: i16 = -8;
+
+/// What has to be known of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kernel {
+    /// The number of the tracepoint `sched_switch`.
+    pub(crate) switch: Id,
+    /// The number of the tracepoint `sched_wakeup`.
+    pub(crate) wakeup: Id,
+    /// Where `struct task_struct` has the thread's id.
+    pid: i16,
+    /// How `sched_switch` says what became of who ran before.
+    state: PrevState,
+}
+
+/// Where the state of the thread is that ran before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PrevState {
+    /// The fourth argument (Linux 5.18 and later).
+    Argument,
+    /// A member of `struct task_struct`, at this place.
+    Member(i16),
+}
+
+impl Kernel {
+    /// As its type information says.
+    ///
+    /// # Errors
+    /// It is one that the programs do not fit.
+    pub(crate) fn of(btf: &Btf) -> Result<Self, BtfError> {
+        let member = |name| {
+            let offset = btf.member("task_struct", name)?;
+            let missing = || BtfError::Missing(format!("task_struct.{name} that can be loaded"));
+            i16::try_from(offset).map_err(|_| missing())
+        };
+        let (switch, arguments) = btf.tracepoint("sched_switch")?;
+        let (wakeup, of_wakeup) = btf.tracepoint("sched_wakeup")?;
+        let is_task = |kind: Option<&Kind>| kind == Some(&Kind::Pointer);
+        let fits =
+            is_task(arguments.get(1)) && is_task(arguments.get(2)) && is_task(of_wakeup.first());
+        if !fits {
+            let text = "tracepoint sched_switch as it is known";
+            return Err(BtfError::Missing(text.to_owned()));
+        }
+        let state = match arguments.len() {
+            4.. => PrevState::Argument,
+            _ => PrevState::Member(member("__state").or_else(|_| member("state"))?),
+        };
+        Ok(Self {
+            switch,
+            wakeup,
+            pid: member("pid")?,
+            state,
+        })
+    }
+
+    /// The program for `sched_switch`.
+    ///
+    /// # Errors
+    /// Never, unless there is a mistake here.
+    pub(crate) fn at_switch(&self, map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
+        let mut a = Assembler::default();
+        let (end, next) = (a.label(), a.label());
+        // Until the end: R9 is the context, R7 the id of who runs next.
+        a.set(R9, R1);
+        a.load(Width::Double, R6, R9, 8)
+            .load(Width::Double, R7, R9, 16);
+        a.load(Width::Word, R6, R6, self.pid)
+            .load(Width::Word, R7, R7, self.pid);
+        a.call(CORE);
+        a.jump_if(R0, If::More, CORES as i32 - 1, end);
+        a.set(R1, R0).shift_left(R1, CORE_SHIFT as i32);
+        a.store(Width::Double, R10, OWN_CORE, R1);
+        self.note_core(&mut a, map);
+        find(&mut a, map, R6, next);
+        self.leave_dead(&mut a, map, next);
+        now(&mut a);
+        self.what_became(&mut a);
+        note(&mut a, map);
+        a.place(next);
+        find(&mut a, map, R7, end);
+        now(&mut a);
+        a.or(R0, Activity::Running as i32);
+        note(&mut a, map);
+        a.place(end).set(R0, 0).exit();
+        a.finish()
+    }
+
+    /// If R7 or R6, the ids of who is next and who was before, is that of the idle thread: notes so for the core in R0.
+    fn note_core(&self, a: &mut Assembler, map: BorrowedFd<'_>) {
+        let (idle, busy, done) = (a.label(), a.label(), a.label());
+        a.jump_if(R7, If::Equal, 0, idle)
+            .jump_if(R6, If::Equal, 0, busy)
+            .jump(done);
+        for (label, what) in [(idle, IDLE), (busy, BUSY)] {
+            a.place(label).map_value(R1, map, CORES_AT as u32);
+            a.shift_left(R0, LINE.ilog2() as i32).add(R1, R0);
+            a.store(Width::Double, R1, 0, what as i32).jump(done);
+        }
+        a.place(done);
+    }
+
+    /// If who ran before is dead: nobody has its entry, at R8, and its slot, whose line is R6 bytes behind the first.
+    fn leave_dead(&self, a: &mut Assembler, map: BorrowedFd<'_>, next: Label) {
+        let alive = a.label();
+        self.load_state(a);
+        a.and(R2, DEAD).jump_if(R2, If::Equal, 0, alive);
+        a.store(Width::Word, R8, 0, 0);
+        a.map_value(R1, map, VCPUS_AT as u32).add(R1, R6);
+        a.store(Width::Double, R1, 0, 0).jump(next);
+        a.place(alive);
+    }
+
+    /// R2 is the state of who ran before.
+    fn load_state(&self, a: &mut Assembler) {
+        match self.state {
+            PrevState::Argument => a.load(Width::Double, R2, R9, 24),
+            PrevState::Member(at) => a
+                .load(Width::Double, R2, R9, 8)
+                .load(Width::Word, R2, R2, at),
+        };
+    }
+
+    /// Adds to the word in R0 what became of who ran before.
+    fn what_became(&self, a: &mut Assembler) {
+        let (runnable, done) = (a.label(), a.label());
+        a.load(Width::Double, R1, R9, 0)
+            .jump_if(R1, If::Other, 0, runnable);
+        self.load_state(a);
+        a.jump_if(R2, If::Equal, 0, runnable);
+        a.or(R0, Activity::Blocked as i32).jump(done);
+        a.place(runnable).or(R0, Activity::Runnable as i32);
+        a.place(done);
+    }
+
+    /// The program for `sched_wakeup`.
+    ///
+    /// # Errors
+    /// Never, unless there is a mistake here.
+    pub(crate) fn at_wakeup(&self, map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
+        let mut a = Assembler::default();
+        let end = a.label();
+        a.load(Width::Double, R6, R1, 0)
+            .load(Width::Word, R7, R6, self.pid);
+        find(&mut a, map, R7, end);
+        a.map_value(R1, map, VCPUS_AT as u32)
+            .add(R1, R6)
+            .load(Width::Double, R7, R1, 0);
+        a.set(R2, R7).and(R2, HOW as i32);
+        a.jump_if(R2, If::Other, Activity::Blocked as i32, end);
+        // On the core that it ran on last.
+        a.and(R7, (SINCE_BELOW & !HOW) as i32)
+            .store(Width::Double, R10, OWN_CORE, R7);
+        now(&mut a);
+        a.or(R0, Activity::Runnable as i32);
+        note(&mut a, map);
+        a.place(end).set(R0, 0).exit();
+        a.finish()
+    }
+}
+
+/// Looks for the thread whose id a register holds, and goes on at `nobody` if it is not followed. Else R8 points to its entry
+/// and R6 is how many bytes its slot's line is behind the first. R1 and R2 are spoilt.
+fn find(a: &mut Assembler, map: BorrowedFd<'_>, id: Register, nobody: Label) {
+    let found = a.label();
+    // The idle threads have all the same id, and are on every other side of a switch.
+    a.jump_if(id, If::Equal, 0, nobody);
+    a.map_value(R8, map, TIDS_AT as u32)
+        .set(R1, id)
+        .and(R1, BUCKETS as i32 - 1);
+    a.shift_left(R1, (WAYS * ENTRY).ilog2() as i32).add(R8, R1);
+    for way in 1..=WAYS {
+        a.load(Width::Word, R2, R8, 0);
+        match way < WAYS {
+            true => a.jump_if(R2, If::Equal, id, found).add(R8, ENTRY as i32),
+            false => a.jump_if(R2, If::Other, id, nobody),
+        };
+    }
+    a.place(found).load(Width::Word, R6, R8, 4);
+    a.jump_if(R6, If::More, SLOTS as i32 - 1, nobody);
+    a.shift_left(R6, LINE.ilog2() as i32);
+}
+
+/// R0 is the time and the core as a state's word has them. R1 to R5 are spoilt.
+fn now(a: &mut Assembler) {
+    a.call(TIME).shift_left(R0, SINCE_SHIFT as i32);
+    a.and(R0, !(SINCE_BELOW as i32))
+        .load(Width::Double, R1, R10, OWN_CORE)
+        .or(R0, R1);
+}
+
+/// Notes the word in R0 in the line that is R6 bytes behind the first.
+fn note(a: &mut Assembler, map: BorrowedFd<'_>) {
+    a.map_value(R1, map, VCPUS_AT as u32)
+        .add(R1, R6)
+        .store(Width::Double, R1, 0, R0);
+}
+
+const _: () = assert!(LINE.is_power_of_two() && (WAYS * ENTRY).is_power_of_two());

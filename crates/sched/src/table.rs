@@ -1,0 +1,251 @@
+//! Writing what user space writes: which thread has which slot, and states where the kernel does not keep them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+
+use crate::layout::{
+    BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, LINE, MAGIC, METHOD_AT, Method, SIZE, SLOTS, Slot,
+    TIDS_AT, VCPUS_AT, VERSION, Vcpu, WAYS,
+};
+use crate::region::Region;
+
+/// The memory of states, with the rights of who keeps it.
+#[derive(Debug)]
+pub struct Table {
+    region: Region,
+    /// For those who read.
+    reader: OwnedFd,
+    /// Slots by thread id.
+    threads: BTreeMap<u32, Slot>,
+    /// The one that was free for longest comes first: the kernel may still be at a slot that was left just now.
+    free: VecDeque<Slot>,
+}
+
+impl Table {
+    /// A memory file, for states that are sampled.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn in_memory() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("lasthop-guests", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, SIZE as u64)?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let reader = rustix::fs::open(path, flags, Mode::empty())?;
+        Self::over(file.as_fd(), reader, Method::Samples)
+    }
+
+    /// Memory that all zeros are in; `reader` is a descriptor of the same for those who read.
+    pub(crate) fn over(
+        memory: BorrowedFd<'_>,
+        reader: OwnedFd,
+        method: Method,
+    ) -> io::Result<Self> {
+        let region = Region::map(memory, true)?;
+        let fields = [(0, MAGIC), (4, VERSION), (METHOD_AT, method as u32)];
+        for (at, value) in fields {
+            region.half(at).store(value, Ordering::Relaxed);
+        }
+        Ok(Self {
+            region,
+            reader,
+            threads: BTreeMap::new(),
+            free: (0..SLOTS as u16).map(Slot).collect(),
+        })
+    }
+
+    /// The memory for a [`View`](crate::View). A memory file cannot be written by this descriptor.
+    #[must_use]
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    /// Follows a thread from now on; its slot. `None` when too many are followed.
+    pub fn follow(&mut self, thread: u32) -> Option<Slot> {
+        if let Some(slot) = self.threads.get(&thread) {
+            return Some(*slot);
+        }
+        let entry = self.entries(thread).find(|at| self.thread_at(*at) == 0)?;
+        let slot = self.free.pop_front()?;
+        self.clear(slot);
+        let number = self.region.half(entry + 4);
+        number.store(slot.0.into(), Ordering::Relaxed);
+        // The slot stands there before anybody looks for it.
+        self.region.half(entry).store(thread, Ordering::Release);
+        self.threads.insert(thread, slot);
+        Some(slot)
+    }
+
+    /// Follows a thread no more.
+    pub fn leave(&mut self, thread: u32) {
+        let Some(slot) = self.threads.remove(&thread) else {
+            return;
+        };
+        // Of one that has ended, the kernel has taken the entry out.
+        if let Some(entry) = self
+            .entries(thread)
+            .find(|at| self.thread_at(*at) == thread)
+        {
+            self.region.half(entry).store(0, Ordering::Relaxed);
+        }
+        self.clear(slot);
+        self.free.push_back(slot);
+    }
+
+    /// The threads that are followed, with their slots.
+    pub fn threads(&self) -> impl Iterator<Item = (u32, Slot)> {
+        self.threads.iter().map(|(thread, slot)| (*thread, *slot))
+    }
+
+    /// Whether the kernel has seen the end of a thread that is followed.
+    #[must_use]
+    pub fn has_ended(&self, thread: u32) -> bool {
+        self.threads.contains_key(&thread)
+            && !self.entries(thread).any(|at| self.thread_at(at) == thread)
+    }
+
+    /// Notes a state.
+    pub fn set(&self, slot: Slot, state: Vcpu) {
+        self.word(slot).store(state.to_word(), Ordering::Relaxed);
+    }
+
+    /// Notes a state where nothing is known yet: who knows better may do so at the same time.
+    pub fn set_first(&self, slot: Slot, state: Vcpu) {
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        // Somebody knew better.
+        let _ = self
+            .word(slot)
+            .compare_exchange(0, state.to_word(), success, failure);
+    }
+
+    /// What is noted of a thread.
+    #[must_use]
+    pub fn state(&self, slot: Slot) -> Option<Vcpu> {
+        Vcpu::from_word(self.word(slot).load(Ordering::Relaxed))
+    }
+
+    /// Notes that nothing is known of a thread any more.
+    pub fn clear(&self, slot: Slot) {
+        self.word(slot).store(0, Ordering::Relaxed);
+    }
+
+    /// Notes whether a core idles.
+    pub fn set_core(&self, core: usize, idles: bool) {
+        if core < CORES {
+            let word = self.region.word(CORES_AT + core * LINE);
+            word.store(if idles { IDLE } else { BUSY }, Ordering::Relaxed);
+        }
+    }
+
+    fn word(&self, slot: Slot) -> &std::sync::atomic::AtomicU64 {
+        let at = usize::from(slot.0).min(SLOTS - 1);
+        self.region.word(VCPUS_AT + at * LINE)
+    }
+
+    /// Where a thread's entry may be.
+    fn entries(&self, thread: u32) -> impl Iterator<Item = usize> + use<> {
+        let bucket = thread as usize & (BUCKETS - 1);
+        (0..WAYS).map(move |way| TIDS_AT + (bucket * WAYS + way) * ENTRY)
+    }
+
+    fn thread_at(&self, entry: usize) -> u32 {
+        self.region.half(entry).load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activity, View};
+
+    fn table() -> (Table, View) {
+        let table = Table::in_memory().unwrap();
+        let view = View::map(table.reader()).unwrap();
+        (table, view)
+    }
+
+    fn state(activity: Activity, core: u16, since_ns: u64) -> Vcpu {
+        Vcpu {
+            activity,
+            core,
+            since_ns,
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_seen_by_who_reads() {
+        let (mut table, view) = table();
+        assert_eq!(view.method(), Method::Samples);
+        let slot = table.follow(4711).unwrap();
+        assert_eq!(table.follow(4711), Some(slot), "it has one slot");
+        assert_eq!(view.state(slot), None);
+        let blocked = state(Activity::Blocked, 1023, 1 << 40);
+        table.set_first(slot, blocked);
+        table.set_first(slot, state(Activity::Running, 0, 0));
+        assert_eq!(view.state(slot), Some(blocked));
+        table.set(slot, state(Activity::Runnable, 3, 256));
+        assert_eq!(view.state(slot), Some(state(Activity::Runnable, 3, 256)));
+        assert!(!view.core_idles(7));
+        table.set_core(7, true);
+        assert!(view.core_idles(7) && !view.core_idles(6));
+        table.set_core(7, false);
+        assert!(!view.core_idles(7));
+    }
+
+    #[test]
+    fn nothing_is_there_beyond_the_ends() {
+        let (table, view) = table();
+        table.set_core(CORES, true);
+        assert!(!view.core_idles(CORES) && !view.core_idles(usize::MAX));
+        assert_eq!(view.state(Slot(SLOTS as u16)), None);
+        assert_eq!(view.state(Slot(u16::MAX)), None);
+    }
+
+    #[test]
+    fn a_slot_that_was_left_says_nothing_and_comes_last() {
+        let (mut table, view) = table();
+        let slot = table.follow(1).unwrap();
+        table.set(slot, state(Activity::Running, 0, 0));
+        table.leave(1);
+        table.leave(1);
+        assert_eq!(view.state(slot), None);
+        assert_eq!(table.threads().count(), 0);
+        let others: Vec<_> = (1..SLOTS as u32)
+            .map(|n| table.follow(n).unwrap())
+            .collect();
+        assert!(!others.contains(&slot));
+        assert_eq!(table.follow(9999), Some(slot));
+        assert_eq!(table.follow(10_000), None, "all are taken");
+    }
+
+    #[test]
+    fn threads_that_share_a_bucket_are_told_apart_as_long_as_there_is_room() {
+        let (mut table, _) = table();
+        let step = BUCKETS as u32;
+        let slots = [7, 7 + step].map(|thread| table.follow(thread).unwrap());
+        assert_ne!(slots[0], slots[1]);
+        assert_eq!(table.follow(7 + 2 * step), None);
+        table.leave(7);
+        assert!(table.follow(7 + 2 * step).is_some());
+        assert!(!table.has_ended(7 + step) && !table.has_ended(7));
+    }
+
+    #[test]
+    fn who_reads_cannot_write() {
+        let (table, _) = table();
+        assert!(Region::map(table.reader(), true).is_err());
+    }
+
+    #[test]
+    fn other_memory_is_refused() {
+        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        for size in [0, 4096, SIZE as u64] {
+            rustix::fs::ftruncate(&file, size).unwrap();
+            assert!(View::map(file.as_fd()).is_err(), "{size} bytes of zeros");
+        }
+    }
+}

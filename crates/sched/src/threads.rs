@@ -1,0 +1,189 @@
+//! Which threads of a VMM are its guest's processors.
+//!
+//! VMMs name them: QEMU `CPU 3/KVM` (where it names threads: `-name guest,debug-threads=on`, as libvirt has it), Cloud Hypervisor
+//! `vcpu3`, Firecracker `fc_vcpu 3`, crosvm `crosvm_vcpu3`. What the operator says goes before. Where neither says anything, all
+//! threads are taken: then a guest runs if any thread of its VMM does, which is right more often than a guess which of them are
+//! processors, and never takes a guest that runs for one that sleeps.
+
+use std::io;
+
+/// Threads of one process that are looked at.
+const MOST: usize = 2048;
+/// Threads of one process that are followed.
+pub const MOST_FOLLOWED: usize = 512;
+
+/// Names of threads that are processors.
+const KNOWN: [&str; 5] = [
+    "CPU */KVM",
+    "CPU */TCG",
+    "vcpu*",
+    "fc_vcpu *",
+    "crosvm_vcpu*",
+];
+
+/// Whether a name is as a pattern says: `*` stands for any characters, `?` for one.
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if what comes after the last `*` does not fit: its place, and the first character that it leaves.
+    let mut star = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => {
+                let Some((at, from)) = star else {
+                    return false;
+                };
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// The threads to follow of a process; `pattern` says which, if somebody has said so.
+///
+/// # Errors
+/// The process is gone, or hidden.
+pub fn of_process(process: u32, pattern: Option<&str>) -> io::Result<Vec<u32>> {
+    let folder = format!("/proc/{process}/task");
+    let mut threads = Vec::new();
+    for entry in std::fs::read_dir(&folder)?.flatten().take(MOST) {
+        let id = entry.file_name().to_str().and_then(|id| id.parse().ok());
+        // A thread may end meanwhile.
+        if let (Some(id), Ok(name)) = (id, std::fs::read(entry.path().join("comm"))) {
+            threads.push((id, String::from_utf8_lossy(&name).trim_end().to_owned()));
+        }
+    }
+    Ok(choose(&threads, pattern))
+}
+
+fn choose(threads: &[(u32, String)], pattern: Option<&str>) -> Vec<u32> {
+    let named = |patterns: &[&str]| -> Vec<u32> {
+        let fits = |name: &str| patterns.iter().any(|pattern| matches(pattern, name));
+        let fitting = threads.iter().filter(|(_, name)| fits(name));
+        fitting.map(|(id, _)| *id).collect()
+    };
+    let mut chosen = match pattern {
+        Some(pattern) => named(&[pattern]),
+        None => named(&KNOWN),
+    };
+    if chosen.is_empty() && pattern.is_none() {
+        chosen = threads.iter().map(|(id, _)| *id).collect();
+    }
+    chosen.sort_unstable();
+    chosen.truncate(MOST_FOLLOWED);
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn threads(names: &[&str]) -> Vec<(u32, String)> {
+        let numbered = (10..).zip(names);
+        numbered
+            .map(|(id, name)| (id, (*name).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn processors_are_known_by_the_names_that_vmms_give_them() {
+        let qemu = threads(&[
+            "qemu-system-x86",
+            "IO mon_iothread",
+            "CPU 0/KVM",
+            "CPU 11/KVM",
+        ]);
+        assert_eq!(choose(&qemu, None), [12, 13]);
+        for name in ["CPU 1/TCG", "vcpu0", "fc_vcpu 0", "crosvm_vcpu12"] {
+            assert_eq!(choose(&threads(&["vmm", name]), None), [11], "{name}");
+        }
+    }
+
+    #[test]
+    fn where_names_say_nothing_all_threads_count() {
+        let plain = threads(&["qemu-kvm", "qemu-kvm", "qemu-kvm"]);
+        assert_eq!(choose(&plain, None), [10, 11, 12]);
+    }
+
+    #[test]
+    fn what_the_operator_says_goes_before() {
+        let named = threads(&["vmm", "lcore-1", "CPU 0/KVM"]);
+        assert_eq!(choose(&named, Some("lcore-*")), [11]);
+        assert_eq!(choose(&named, Some("other")), [0; 0], "none is none");
+        let many = vec!["vcpu1"; 3 * MOST_FOLLOWED];
+        assert_eq!(choose(&threads(&many), None).len(), MOST_FOLLOWED);
+    }
+
+    #[test]
+    fn patterns_are_matched_as_a_whole() {
+        for (pattern, name) in [
+            ("", ""),
+            ("*", ""),
+            ("*", "a"),
+            ("a?c", "abc"),
+            ("a*c", "ac"),
+            ("a*b*c", "aXbYbZc"),
+            ("CPU */KVM", "CPU 12/KVM"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("", "a"),
+            ("?", ""),
+            ("a", "ab"),
+            ("b", "ab"),
+            ("a*c", "acb"),
+            ("CPU */KVM", "CPU 12/KV"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    /// By the definition.
+    fn slowly(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern, name) {
+            ([], []) => true,
+            ([b'*', rest @ ..], _) => {
+                slowly(rest, name) || (!name.is_empty() && slowly(pattern, &name[1..]))
+            }
+            ([b'?', p @ ..], [_, n @ ..]) => slowly(p, n),
+            ([a, p @ ..], [b, n @ ..]) => a == b && slowly(p, n),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn patterns_mean_what_they_say(pattern in "[ab*?]{0,8}", name in "[ab]{0,8}") {
+            prop_assert_eq!(matches(&pattern, &name), slowly(pattern.as_bytes(), name.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_thread_of_this_process_is_found_by_its_name() {
+        let (say, hear) = std::sync::mpsc::channel();
+        let (keep, wait) = std::sync::mpsc::channel::<()>();
+        let body = move || {
+            let id = rustix::thread::gettid().as_raw_nonzero().get();
+            say.send(id.cast_unsigned()).unwrap();
+            let _ = wait.recv();
+        };
+        let named = std::thread::Builder::new().name("CPU 7/KVM".into());
+        let thread = named.spawn(body).unwrap();
+        let id = hear.recv().unwrap();
+        let found = of_process(std::process::id(), Some("CPU 7/*")).unwrap();
+        assert_eq!(found, [id]);
+        drop(keep);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,221 @@
+//! The programs in the running kernel: what threads do is seen. Without the rights for that, nothing is tested, which is said.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use sched::load::{LoadError, Programs};
+use sched::{Activity, Method, Slot, Vcpu, View};
+
+/// Longer than anything takes on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One test at a time: all use the same core.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn programs() -> Option<(Programs, MutexGuard<'static, ()>)> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    match Programs::load() {
+        Ok(programs) => Some((programs, alone)),
+        Err(error @ (LoadError::Refused { .. } | LoadError::Assembly(_))) => panic!("{error}"),
+        Err(error) => {
+            eprintln!("not tested: {error}");
+            None
+        }
+    }
+}
+
+fn stay_on(core: usize) {
+    let mut only = CpuSet::new();
+    only.set(core);
+    sched_setaffinity(None, &only).expect("a core of ours");
+}
+
+/// A core that this process may use.
+fn a_core() -> usize {
+    let all = sched_getaffinity(None).expect("our cores");
+    (0..CpuSet::MAX_CPU)
+        .rfind(|core| all.is_set(*core))
+        .expect("a core")
+}
+
+/// A thread on one core that sleeps until it is told to spin.
+struct Subject {
+    id: u32,
+    spins: Arc<AtomicBool>,
+    orders: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Subject {
+    fn start(core: usize) -> Self {
+        let spins = Arc::new(AtomicBool::new(false));
+        let (orders, inbox) = mpsc::channel::<()>();
+        let (say, hear) = mpsc::channel();
+        let go_on = Arc::clone(&spins);
+        let thread = std::thread::spawn(move || {
+            stay_on(core);
+            say.send(gettid().as_raw_nonzero().get() as u32).unwrap();
+            while inbox.recv().is_ok() {
+                while go_on.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        Self {
+            id: hear.recv().unwrap(),
+            spins,
+            orders: Some(orders),
+            thread: Some(thread),
+        }
+    }
+
+    fn spin(&self) {
+        self.spins.store(true, Ordering::Relaxed);
+        self.orders.as_ref().unwrap().send(()).unwrap();
+    }
+
+    fn rest(&self) {
+        self.spins.store(false, Ordering::Relaxed);
+    }
+
+    fn end(&mut self) {
+        self.rest();
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.spins.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Waits until a thread is in such a state.
+fn reaches(view: &View, slot: Slot, activity: Activity) -> Vcpu {
+    let begun = Instant::now();
+    loop {
+        let state = view.state(slot);
+        if let Some(state) = state.filter(|state| state.activity == activity) {
+            return state;
+        }
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "it is {state:?}, not {activity:?}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not seen: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The time that a core has idled, as the system counts it.
+fn idle_ticks(core: usize) -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let name = format!("cpu{core} ");
+    let line = stat.lines().find(|line| line.starts_with(&name)).unwrap();
+    line.split_whitespace().nth(4).unwrap().parse().unwrap()
+}
+
+/// Waits until a core is seen to idle; `false` when it has not idled at all, whoever says so.
+fn idles_in_time(view: &View, core: usize) -> bool {
+    let (begun, ticks) = (Instant::now(), idle_ticks(core));
+    while !view.core_idles(core) {
+        if begun.elapsed() > PATIENCE {
+            assert_eq!(
+                idle_ticks(core),
+                ticks,
+                "it has idled, and that was not seen"
+            );
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[test]
+fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
+    let Some((mut programs, _alone)) = programs() else {
+        return;
+    };
+    let view = View::map(programs.table.reader()).unwrap();
+    assert_eq!(view.method(), Method::Kernel);
+    let core = a_core();
+    let before = now_ns();
+    let subject = Subject::start(core);
+    let slot = programs.table.follow(subject.id).unwrap();
+    subject.spin();
+    let running = reaches(&view, slot, Activity::Running);
+    assert_eq!(usize::from(running.core), core);
+    assert!(running.since_ns + 256 > before && running.since_ns <= now_ns());
+    // Another one that spins on the same core: the first waits for it now and then.
+    let rival = Subject::start(core);
+    rival.spin();
+    let runnable = reaches(&view, slot, Activity::Runnable);
+    assert_eq!(usize::from(runnable.core), core);
+    rival.rest();
+    subject.rest();
+    let blocked = reaches(&view, slot, Activity::Blocked);
+    assert!(blocked.since_ns >= running.since_ns);
+    subject.spin();
+    let again = reaches(&view, slot, Activity::Running);
+    assert!(again.since_ns >= blocked.since_ns);
+}
+
+#[test]
+fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
+    let Some((programs, _alone)) = programs() else {
+        return;
+    };
+    let view = View::map(programs.table.reader()).unwrap();
+    let core = a_core();
+    let subject = Subject::start(core);
+    if !idles_in_time(&view, core) {
+        return eprintln!("not tested: core {core} is busy with something else all the time");
+    }
+    subject.spin();
+    eventually("a busy core", || !view.core_idles(core));
+    // Whoever else has something to do there, it does not idle while somebody wants it.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(50) {
+        assert!(!view.core_idles(core));
+    }
+    subject.rest();
+    idles_in_time(&view, core);
+}
+
+#[test]
+fn a_thread_that_has_ended_is_known_to_have() {
+    let Some((mut programs, _alone)) = programs() else {
+        return;
+    };
+    let view = View::map(programs.table.reader()).unwrap();
+    let mut subject = Subject::start(a_core());
+    let slot = programs.table.follow(subject.id).unwrap();
+    subject.spin();
+    reaches(&view, slot, Activity::Running);
+    assert!(!programs.table.has_ended(subject.id));
+    subject.end();
+    eventually("its end", || programs.table.has_ended(subject.id));
+    assert_eq!(view.state(slot), None);
+    programs.table.leave(subject.id);
+    assert_eq!(programs.table.threads().count(), 0);
+}
