@@ -1,4 +1,4 @@
-//! When a guest hears that frames have come: state-aware batching (Hyper-Switch, 4.3.3).
+//! When a guest hears that frames have come, and when we hear of its frames: state-aware batching (Hyper-Switch, 4.3.3).
 //!
 //! A notification interrupts a guest that runs, and wakes one that does not. The first is worth little when the guest was
 //! interrupted a moment ago; the second is worth its price at once. The frames themselves are in the guest's buffers before, and
@@ -10,6 +10,9 @@
 //!                       receiver not known to run? ---------------yes--> notify
 //!                       otherwise wait, until PERIOD after the last one, or until the receiver blocks
 //! ```
+//! The other way round, a guest that has kicked is not asked to kick again for a PERIOD, though nobody looks at its queue, as long as it
+//! runs. Before it sleeps, a bell is rung ([`Vcpus::listen`]), so that nothing it waits for lies there.
+//!
 //! With whom it is not known whether they run, the guest's own wish is all there is to go by, as without these rules. Nothing here
 //! reads a clock, and no timer runs without frames.
 
@@ -35,6 +38,11 @@ pub enum Activity {
 pub trait Vcpus: Send + Sync + std::fmt::Debug {
     /// Those that serve queue pair `pair` of `pairs`.
     fn activity(&self, pair: u16, pairs: u16) -> Activity;
+
+    /// Has a bell rung when one of those blocks that serve queue pair `pair` of `pairs`. `false` where there is no such bell.
+    fn listen(&self, _pair: u16, _pairs: u16) -> bool {
+        false
+    }
 }
 
 /// The rules' numbers.
@@ -76,6 +84,15 @@ impl Rules {
         let until = last? + self.period;
         let may_wait = now < until && published < self.threshold;
         (may_wait && activity() == Activity::Running).then_some(until)
+    }
+}
+
+impl Rules {
+    /// For how long a guest that kicks now need not kick again, if it runs.
+    #[inline]
+    #[must_use]
+    pub fn quiet_until(&self, now: Nanos) -> Nanos {
+        now + self.period
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Fabric<P> {
     /// Nanoseconds of the machine's monotonic clock, of the batch that is served.
     pub(crate) now: u64,
     /// Receivers that are to be notified later, and when.
-    late: Vec<(PortId, u16, u64)>,
+    pub(crate) late: Vec<(PortId, u16, u64)>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -287,22 +287,6 @@ impl<P: Port> Fabric<P> {
         if tag.is_some() {
             frame.headers.pop_vlan();
         }
-    }
-
-    /// Notifies receivers that were to wait, as far as they are due or wait no more.
-    pub(crate) fn notify_late(&mut self) {
-        let (slots, now) = (&mut self.slots, self.now);
-        self.late.retain_mut(|(id, pair, due)| {
-            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
-            let later = slot.and_then(|slot| slot.port.notify(*pair, now));
-            *due = later.unwrap_or(*due);
-            later.is_some()
-        });
-    }
-
-    /// When the next of them is due.
-    pub(crate) fn next_late(&self) -> Option<u64> {
-        self.late.iter().map(|(_, _, due)| *due).min()
     }
 
     /// Publishes to every receiver that was touched.

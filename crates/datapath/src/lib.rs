@@ -13,6 +13,7 @@
 //! follow    control's answers, a piece at a time
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
+//! late      receivers that are notified later
 //! lane      a queue that several workers use, one at a time
 //! culprit   whom a thread serves, in case the process dies of it
 //! watchdog  ringing a front end's eventfd without being held up by it
@@ -33,6 +34,7 @@ mod follow;
 pub mod guest;
 pub mod keeper;
 pub mod lane;
+mod late;
 pub mod offload;
 pub mod parking;
 pub mod poll;

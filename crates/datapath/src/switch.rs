@@ -53,7 +53,7 @@ pub trait UpcallSink {
 /// See the module.
 #[derive(Debug)]
 pub struct Switch<P> {
-    fabric: Fabric<P>,
+    pub(crate) fabric: Fabric<P>,
     pub(crate) flows: FlowTable,
     pub(crate) parking: Parking,
     pub(crate) to_do: ToDo,
@@ -107,19 +107,6 @@ impl<P: Port> Switch<P> {
     #[must_use]
     pub fn last_load(&self) -> u64 {
         self.load
-    }
-
-    /// The time, for receivers that are notified by it: nanoseconds of the machine's monotonic clock.
-    #[inline]
-    pub fn set_clock(&mut self, now: u64) {
-        self.fabric.now = now;
-    }
-
-    /// Notifies receivers that were to wait, as far as they are due by the clock or wait no more. When to come again, if any is left.
-    pub fn notify_late(&mut self) -> Option<u64> {
-        self.fabric.next_late()?;
-        self.fabric.notify_late();
-        self.fabric.next_late()
     }
 
     /// Adds a port under a new id, with its counters at zero.

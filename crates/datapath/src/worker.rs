@@ -18,7 +18,9 @@
 mod active;
 mod answers;
 mod handle;
+mod held;
 mod rings;
+mod sleep;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,19 +33,19 @@ use std::time::{Duration, Instant};
 use channel::shared;
 use channel::supervision::Poll;
 use port::{Port, PortId};
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::thread::set_current_timer_slack;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use crate::guest::GuestPort;
-use crate::poll::{Next, Patience, thread_time};
+use crate::poll::{Next, Patience};
 use crate::switch::Switch;
 use crate::watchdog;
 use active::ActivePairs;
 use handle::{Job, bell, ring};
 pub use handle::{Notice, Notices, WorkerHandle};
+use held::HeldPairs;
 use rings::ControlRings;
 
 /// Between two ticks while frames flow or wait.
@@ -83,6 +85,7 @@ pub struct Worker {
     /// What was done for which pair, where there are several workers.
     loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
+    held: HeldPairs,
     patience: Patience,
     sleeps: u32,
     epoll: OwnedFd,
@@ -157,6 +160,7 @@ fn spawn(
         all: Vec::new(),
         loads: BTreeMap::new(),
         active: ActivePairs::default(),
+        held: HeldPairs::default(),
         patience: Patience::new(poll),
         sleeps: 0,
         epoll,
@@ -250,6 +254,7 @@ impl Worker {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
         self.active.remove(port, pair);
+        self.held.remove(port, pair);
         self.loads.remove(&(port, pair));
     }
 
@@ -280,12 +285,13 @@ impl Worker {
         ring(&self.notices_bell);
     }
 
-    fn activate(&mut self, port: PortId, pair: u16) {
-        if self.active.add(port, pair)
-            && let Some(guest) = self.switch.port_mut(port)
-        {
+    /// Looks at a pair from now on without being asked; `true` if that is new.
+    fn activate(&mut self, port: PortId, pair: u16) -> bool {
+        let new = self.active.add(port, pair);
+        if new && let Some(guest) = self.switch.port_mut(port) {
             guest.arm(pair, false);
         }
+        new
     }
 
     /// One turn of the loop. `false` when everybody who could ask for something is gone.
@@ -294,6 +300,7 @@ impl Worker {
             return false;
         }
         self.follow_answers();
+        self.look_at_held();
         self.serve();
         let late = self.notify_late();
         self.control.ring_bell();
@@ -374,30 +381,6 @@ impl Worker {
         found
     }
 
-    /// Before a sleep: pairs for which no frames came meanwhile are active no more.
-    fn ask_for_kicks(&mut self) {
-        let mut at = 0;
-        while let Some((port, pair)) = self.active.get(at) {
-            if self.keep_awake(port, pair) {
-                at += 1;
-            } else {
-                self.active.remove_at(at);
-            }
-        }
-    }
-
-    /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
-    fn keep_awake(&mut self, port: PortId, pair: u16) -> bool {
-        let Some(guest) = self.switch.port_mut(port) else {
-            return false;
-        };
-        if guest.arm(pair, true) {
-            guest.arm(pair, false);
-            return true;
-        }
-        false
-    }
-
     fn tick(&mut self) {
         self.last_tick = Instant::now();
         let now = self.now();
@@ -429,72 +412,6 @@ impl Worker {
         }
         for port in ports {
             self.tell(Notice::MemoryLost(port));
-        }
-    }
-
-    /// Notifies guests that were to be notified later, as far as it is time; how long the rest can wait.
-    fn notify_late(&mut self) -> Option<Duration> {
-        let now = nanos(self.started.elapsed());
-        self.switch.set_clock(now);
-        let next = self.switch.notify_late()?;
-        Some(Duration::from_nanos(next.saturating_sub(now)))
-    }
-
-    /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
-    fn wait(&mut self, late: Option<Duration>) {
-        if !self.active.is_empty() || self.switch.has_to_do() {
-            return self.follow_events(Some(Duration::ZERO));
-        }
-        self.sleeps = self.sleeps.wrapping_add(1);
-        let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
-        let before = measured.then(thread_time);
-        let answers = self.control.answers.as_mut();
-        if !answers.is_none_or(shared::Receiver::prepare_sleep) {
-            return;
-        }
-        self.tick();
-        let parked = self.switch.has_parked().then_some(TICK);
-        self.follow_events(parked.into_iter().chain(late).min());
-        if let Some(answers) = &mut self.control.answers {
-            answers.woke();
-        }
-        if let Some(before) = before {
-            self.patience.slept(thread_time() - before);
-        }
-    }
-
-    /// Waits for events at most so long, for ever without a limit, and does what they ask for.
-    fn follow_events(&mut self, limit: Option<Duration>) {
-        let timeout = limit.map(|t| Timespec {
-            tv_sec: t.as_secs() as i64,
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
-        let mut events = [epoll::Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        }; 64];
-        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else {
-            return; // interrupted
-        };
-        for event in &events[..count] {
-            match event.data.u64() {
-                TOKEN_INBOX => {
-                    let _ = rustix::io::read(&*self.inbox_bell, &mut [0u8; 8]);
-                }
-                TOKEN_ANSWERS => {
-                    // Rung in the moment before polling went on: forget it.
-                    if let Some(answers) = &mut self.control.answers {
-                        answers.woke();
-                    }
-                }
-                token => {
-                    let (port, pair) = (PortId((token >> 32) as u32), token as u16);
-                    if let Some(guest) = self.switch.port_mut(port) {
-                        guest.note_kick(pair);
-                    }
-                    self.activate(port, pair);
-                }
-            }
         }
     }
 }

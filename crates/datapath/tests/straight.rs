@@ -1,6 +1,8 @@
 //! Two guests and nothing between them but the switch: what one sends in batches the other gets, each frame
 //! once, whole and in order, and every buffer comes back, whatever was negotiated.
 
+#[path = "straight/held.rs"]
+mod held;
 #[path = "straight/moving.rs"]
 mod moving;
 mod near;

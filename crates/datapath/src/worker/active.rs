@@ -13,6 +13,8 @@ struct Entry {
     pair: u16,
     /// The round in which it had frames last.
     last: u64,
+    /// Its guest need not kick before, if it runs: nanoseconds.
+    quiet_until: u64,
 }
 
 /// A list without doubles, in no order.
@@ -60,9 +62,26 @@ impl ActivePairs {
         if new {
             self.by_port[index] |= 1 << pair;
             let last = self.rounds;
-            self.list.push(Entry { port, pair, last });
+            self.list.push(Entry {
+                port,
+                pair,
+                last,
+                quiet_until: 0,
+            });
         }
         new
+    }
+
+    /// The guest of the pair that was added last has kicked, and need not do so again before.
+    pub(super) fn keep_quiet(&mut self, until: u64) {
+        if let Some(entry) = self.list.last_mut() {
+            entry.quiet_until = until;
+        }
+    }
+
+    /// Until when the guest of the pair at this place need not kick.
+    pub(super) fn quiet_until(&self, at: usize) -> u64 {
+        self.list[at].quiet_until
     }
 
     /// Takes a pair off, if it is there.

@@ -16,17 +16,26 @@ use testkit::net::{NetHeader, NetOptions, NetPair};
 use virtio::features::Features;
 use wire::flow::{FlowKey, FlowMask};
 
-const TO: PortId = PortId(1);
-const SENDERS: [PortId; 2] = [PortId(0), PortId(2)];
+pub(crate) const TO: PortId = PortId(1);
+pub(crate) const SENDERS: [PortId; 2] = [PortId(0), PortId(2)];
 const MOVES: usize = 300;
 const BURST: usize = 20;
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn attach(workers: &Workers, port: PortId, features: u64) -> (GuestRam, NetPair) {
+pub(crate) fn attach(workers: &Workers, port: PortId, features: u64) -> (GuestRam, NetPair) {
+    attach_as(workers, port, features, || GuestPort::new(None))
+}
+
+pub(crate) fn attach_as(
+    workers: &Workers,
+    port: PortId,
+    features: u64,
+    make: impl Fn() -> GuestPort + Clone + Send + 'static,
+) -> (GuestRam, NetPair) {
     let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, 24 << 20)]);
     let mut nic = NetPair::new(&ram, NetOptions::new(features, 128));
     nic.offer();
-    workers.each(move |w| w.switch.add_port(port, GuestPort::new(None)));
+    workers.each(move |w| w.switch.add_port(port, make()));
     for (index, driver) in [(0u16, &nic.rx), (1, &nic.tx)] {
         let negotiated = Features::from_bits_truncate(features);
         workers
@@ -36,7 +45,7 @@ fn attach(workers: &Workers, port: PortId, features: u64) -> (GuestRam, NetPair)
     (ram, nic)
 }
 
-fn everything_to_one_port(workers: &Workers) {
+pub(crate) fn everything_to_one_port(workers: &Workers) {
     for from in SENDERS {
         let answer = Answer::Install {
             upcall: None,

@@ -1,0 +1,49 @@
+//! Receivers that have frames, and are to hear of them later (see `batching`).
+
+use port::Port;
+
+use crate::fabric::Fabric;
+use crate::guest::GuestPort;
+use crate::switch::Switch;
+
+impl<P: Port> Switch<P> {
+    /// The time, for receivers that are notified by it: nanoseconds of the machine's monotonic clock.
+    #[inline]
+    pub fn set_clock(&mut self, now: u64) {
+        self.fabric.now = now;
+    }
+
+    /// Notifies receivers that were to wait, as far as they are due by the clock or wait no more. When to come again, if any is left.
+    pub fn notify_late(&mut self) -> Option<u64> {
+        if !self.fabric.late.is_empty() {
+            self.fabric.notify_late();
+        }
+        self.fabric.late.iter().map(|(_, _, due)| *due).min()
+    }
+}
+
+impl Switch<GuestPort> {
+    /// Has a bell rung when one of the guests blocks that are to be notified later.
+    pub(crate) fn listen_late(&mut self) {
+        for at in 0..self.fabric.late.len() {
+            let (id, pair, _) = self.fabric.late[at];
+            if let Some(guest) = self.port_mut(id) {
+                // Where there is no bell, the clock does.
+                let _ = guest.listen(pair);
+            }
+        }
+    }
+}
+
+impl<P: Port> Fabric<P> {
+    /// Notifies receivers that were to wait, as far as they are due or wait no more.
+    fn notify_late(&mut self) {
+        let (slots, now) = (&mut self.slots, self.now);
+        self.late.retain_mut(|(id, pair, due)| {
+            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+            let later = slot.and_then(|slot| slot.port.notify(*pair, now));
+            *due = later.unwrap_or(*due);
+            later.is_some()
+        });
+    }
+}

@@ -1,0 +1,143 @@
+//! When a worker looks no more, and what wakes it: kicks, bells, and times at which guests are to hear or to be heard.
+
+use std::time::Duration;
+
+use channel::shared;
+use port::{Port, PortId};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_INBOX, Worker, nanos};
+use crate::poll::thread_time;
+
+impl Worker {
+    /// A guest has kicked.
+    pub(super) fn kicked(&mut self, port: PortId, pair: u16) {
+        let quiet = self.switch.port_mut(port).map(|guest| {
+            guest.note_kick(pair);
+            guest.rules().quiet_until(nanos(self.started.elapsed()))
+        });
+        self.held.remove(port, pair);
+        if self.activate(port, pair) {
+            self.active.keep_quiet(quiet.unwrap_or(0));
+        }
+    }
+
+    /// Pairs that nobody looked at, and whose guests were not asked to kick, are active again when it is time.
+    pub(super) fn look_at_held(&mut self) {
+        if self.held.next().is_none() {
+            return;
+        }
+        let now = nanos(self.started.elapsed());
+        let switch = &mut self.switch;
+        let mut runs = |port, pair| {
+            let guest = switch.port_mut(port);
+            guest.is_some_and(|guest| guest.sender_runs(pair))
+        };
+        while let Some((port, pair)) = self.held.take_due(now, &mut runs) {
+            self.active.add(port, pair);
+        }
+    }
+
+    /// Before a sleep: pairs for which no frames came meanwhile are active no more.
+    pub(super) fn ask_for_kicks(&mut self) {
+        let now = nanos(self.started.elapsed());
+        let mut at = 0;
+        while let Some((port, pair)) = self.active.get(at) {
+            let until = self.active.quiet_until(at);
+            if now < until && self.hears_of_sleep(port, pair) {
+                self.active.remove_at(at);
+                self.held.add(port, pair, until);
+            } else if self.keep_awake(port, pair) {
+                at += 1;
+            } else {
+                self.active.remove_at(at);
+            }
+        }
+    }
+
+    /// Whether the guest that sends by a pair runs, and a bell will be rung before it does not.
+    fn hears_of_sleep(&mut self, port: PortId, pair: u16) -> bool {
+        let guest = self.switch.port_mut(port);
+        guest.is_some_and(|guest| guest.listen(pair) && guest.sender_runs(pair))
+    }
+
+    /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
+    pub(super) fn keep_awake(&mut self, port: PortId, pair: u16) -> bool {
+        let Some(guest) = self.switch.port_mut(port) else {
+            return false;
+        };
+        if guest.arm(pair, true) {
+            guest.arm(pair, false);
+            return true;
+        }
+        false
+    }
+
+    /// Notifies guests that were to be notified later, as far as it is time; how long the rest can wait.
+    pub(super) fn notify_late(&mut self) -> Option<Duration> {
+        let now = nanos(self.started.elapsed());
+        self.switch.set_clock(now);
+        let next = self.switch.notify_late()?;
+        Some(Duration::from_nanos(next.saturating_sub(now)))
+    }
+
+    /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
+    pub(super) fn wait(&mut self, late: Option<Duration>) {
+        if !self.active.is_empty() || self.switch.has_to_do() {
+            return self.follow_events(Some(Duration::ZERO));
+        }
+        self.sleeps = self.sleeps.wrapping_add(1);
+        let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
+        let before = measured.then(thread_time);
+        self.switch.listen_late();
+        let answers = self.control.answers.as_mut();
+        if !answers.is_none_or(shared::Receiver::prepare_sleep) {
+            return;
+        }
+        self.tick();
+        let parked = self.switch.has_parked().then_some(TICK);
+        let now = nanos(self.started.elapsed());
+        let held = self.held.next();
+        let held = held.map(|until| Duration::from_nanos(until.saturating_sub(now)));
+        self.follow_events(parked.into_iter().chain(late).chain(held).min());
+        if let Some(answers) = &mut self.control.answers {
+            answers.woke();
+        }
+        if let Some(before) = before {
+            self.patience.slept(thread_time() - before);
+        }
+    }
+
+    /// Waits for events at most so long, for ever without a limit, and does what they ask for.
+    fn follow_events(&mut self, limit: Option<Duration>) {
+        let timeout = limit.map(|t| Timespec {
+            tv_sec: t.as_secs() as i64,
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        let mut events = [epoll::Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        }; 64];
+        let Ok(count) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else {
+            return; // interrupted
+        };
+        for event in &events[..count] {
+            match event.data.u64() {
+                TOKEN_INBOX => {
+                    let _ = rustix::io::read(&*self.inbox_bell, &mut [0u8; 8]);
+                }
+                TOKEN_ANSWERS => {
+                    // Rung in the moment before polling went on: forget it.
+                    if let Some(answers) = &mut self.control.answers {
+                        answers.woke();
+                    }
+                }
+                token => {
+                    let (port, pair) = (PortId((token >> 32) as u32), token as u16);
+                    self.kicked(port, pair);
+                }
+            }
+        }
+    }
+}

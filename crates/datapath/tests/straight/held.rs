@@ -1,0 +1,113 @@
+//! A guest that has kicked, and runs, is not asked to kick again; what it sends is taken when it is about to sleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use channel::supervision::{Batching, Poll};
+use datapath::batching::{Activity, Rules, Vcpus};
+use datapath::guest::GuestPort;
+use datapath::workers::Workers;
+use port::counters::Counters;
+use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};
+use testkit::net::{NetHeader, NetPair};
+
+use crate::frame;
+use crate::moving::{SENDERS, TO, attach, attach_as, everything_to_one_port};
+
+/// Longer than any test: the clock has no say.
+const PERIOD_US: u32 = 600_000_000;
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default)]
+struct Told {
+    blocked: AtomicBool,
+    listened: AtomicU32,
+}
+
+impl Vcpus for Told {
+    fn activity(&self, _pair: u16, _pairs: u16) -> Activity {
+        match self.blocked.load(SeqCst) {
+            true => Activity::Blocked,
+            false => Activity::Running,
+        }
+    }
+
+    fn listen(&self, _pair: u16, _pairs: u16) -> bool {
+        self.listened.fetch_add(1, SeqCst);
+        true
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Stages a frame; whether a kick is wanted for it.
+fn send(nic: &mut NetPair) -> bool {
+    let (bytes, _) = frame(0, 60, false);
+    assert!(nic.send(&bytes, &NetHeader::default()).unwrap());
+    nic.tx.needs_kick()
+}
+
+fn kick(workers: &Workers) {
+    workers.first(|w| {
+        let guest = w.switch.port_mut(SENDERS[0]).unwrap();
+        let ring = |kick: std::os::fd::BorrowedFd<'_>| rustix::io::write(kick, &1u64.to_ne_bytes());
+        guest.with_kick(1, ring).unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_sender_that_runs_is_heard_before_it_sleeps() {
+    for features in [0, EVENT_IDX, RING_PACKED | EVENT_IDX] {
+        heard_before_it_sleeps(VERSION_1 | features);
+    }
+}
+
+fn heard_before_it_sleeps(features: u64) {
+    let (workers, _notices) =
+        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
+    let (_ram, mut to) = attach(&workers, TO, VERSION_1);
+    let vcpus = Arc::new(Told::default());
+    let told = vcpus.clone();
+    let rules = Rules::of(Some(Batching {
+        period_us: PERIOD_US,
+        threshold: 64,
+    }));
+    let (_ram, mut from) = attach_as(&workers, SENDERS[0], features, move || {
+        let mut port = GuestPort::new(None).with_rules(rules);
+        port.watch(Some(told.clone()));
+        port
+    });
+    everything_to_one_port(&workers);
+    let mut received = || to.receive().unwrap().is_some();
+
+    send(&mut from);
+    kick(&workers);
+    wait_until("a frame was kicked for", &mut received);
+    wait_until("the worker sleeps", || vcpus.listened.load(SeqCst) > 0);
+    assert!(!send(&mut from), "it kicked a moment ago");
+    // Whatever wakes the worker.
+    workers.first(|_| ());
+    workers.first(|_| ());
+    assert!(!received(), "its time is not up, and it runs");
+
+    vcpus.blocked.store(true, SeqCst);
+    workers.first(|_| ());
+    wait_until("it sleeps, and a frame lay there", &mut received);
+    wait_until("kicks are wanted again", || {
+        let wanted = send(&mut from);
+        wait_until("looked for or kicked for", || {
+            if wanted {
+                kick(&workers);
+            }
+            received()
+        });
+        wanted
+    });
+}
