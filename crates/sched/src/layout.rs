@@ -8,6 +8,8 @@
 //!              63                     14 13      2 1   0
 //!              +------------------------+---------+-----+
 //!              | since when, in 256 ns  |  core   | how |      how: 0 unknown, 1 running, 2 runnable, 3 blocked
+//!
+//!            Its second word: 1 when somebody wants to hear that the thread blocks (see [`crate::bells`])
 //!              +------------------------+---------+-----+
 //!
 //! TIDS_AT    buckets of two entries (thread id, slot: u32 each), by which the kernel's program knows a thread; a thread
@@ -42,6 +44,8 @@ pub(crate) const METHOD_AT: usize = 8;
 pub(crate) const CORES_AT: usize = 4096;
 /// Where the lines of slots start.
 pub(crate) const VCPUS_AT: usize = CORES_AT + CORES * LINE;
+/// Of a slot's line: where the wish is to hear that it blocks.
+pub(crate) const BELL_AT: usize = 8;
 /// Where the buckets start.
 pub(crate) const TIDS_AT: usize = VCPUS_AT + SLOTS * LINE;
 /// Bytes of all, whole pages.

@@ -5,6 +5,7 @@
 //! kernel, at each context switch      `program`  --stores-->  +--------+
 //!                                                             | layout |  <--loads--  `view`: who decides
 //! supervisor, where that is refused   `sample`   --stores-->  +--------+
+//!                                                    `bells`: hearing that one goes to sleep
 //! supervisor                          `table`, `threads`: whose states are kept
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! state is one word, so it is never torn, and it is a hint: it may be out of date by the time it was loaded. Who keeps it has a
 //! [`table`], in which it notes whom to follow; the kernel's programs come with one ([`load`]).
 
+pub mod bells;
 pub mod layout;
 pub mod load;
 mod program;
@@ -21,6 +23,7 @@ pub mod table;
 pub mod threads;
 pub mod view;
 
+pub use bells::Bells;
 pub use layout::{Activity, Method, Slot, Vcpu};
 pub use table::Table;
 pub use view::View;

@@ -13,6 +13,7 @@ use crate::{Method, Table};
 
 // `linux/bpf.h`.
 const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_RING: u32 = 27;
 const MAPPABLE: u32 = 1 << 10;
 const PROG_TYPE_TRACING: u32 = 26;
 const ATTACH_RAW_TRACEPOINT: u32 = 23;
@@ -62,6 +63,8 @@ pub enum LoadError {
 pub struct Programs {
     /// What they write.
     pub table: Table,
+    /// What becomes readable when a bell is rung; see [`crate::bells`].
+    pub ring: OwnedFd,
     _links: [OwnedFd; 2],
 }
 
@@ -81,8 +84,9 @@ impl Programs {
         // The kernel maps for nobody what cannot be written by its descriptor, and who writes deceives only who reads.
         let reader = map.try_clone()?;
         let table = Table::over(map.as_fd(), reader, Method::Kernel)?;
+        let ring = make_ring()?;
         let programs = [
-            (kernel.switch, kernel.at_switch(map.as_fd())?),
+            (kernel.switch, kernel.at_switch(map.as_fd(), ring.as_fd())?),
             (kernel.wakeup, kernel.at_wakeup(map.as_fd())?),
         ];
         let [switch, wakeup] = programs.map(|(tracepoint, code)| attach(tracepoint, &code));
@@ -90,6 +94,7 @@ impl Programs {
         visit_cores();
         Ok(Self {
             table,
+            ring,
             _links: links,
         })
     }
@@ -106,6 +111,14 @@ fn rights(error: io::Error) -> LoadError {
 fn make_map() -> io::Result<OwnedFd> {
     // Kind, bytes of a key, bytes of a value, entries, flags.
     let mut attribute = Attribute::new(&[MAP_TYPE_ARRAY, 4, SIZE as u32, 1, MAPPABLE]);
+    attribute.make(Command::MapCreate)
+}
+
+/// A ring for records of bells: few, because whoever hears one takes all.
+fn make_ring() -> io::Result<OwnedFd> {
+    // Kind, bytes of a key, bytes of a value, bytes of the ring: whole pages.
+    let bytes = rustix::param::page_size() as u32;
+    let mut attribute = Attribute::new(&[MAP_TYPE_RING, 0, 0, bytes]);
     attribute.make(Command::MapCreate)
 }
 

@@ -7,7 +7,7 @@
 //!     if prev is followed:
 //!         preempted or still running: it is runnable
 //!         dead:                       it is not followed any more
-//!         else:                       it is blocked
+//!         else:                       it is blocked; if somebody wants to hear that, the bell is rung
 //!         on this core, since now
 //!     if next is followed: it runs, on this core, since now
 //! ```
@@ -19,20 +19,24 @@
 use std::os::fd::BorrowedFd;
 
 use bpf::Instruction;
-use bpf::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
+use bpf::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use bpf::assembler::{Assembler, AssemblyError, If, Label, Register, Width};
 use bpf::btf::{Btf, BtfError, Id, Kind};
 
 use crate::Activity;
 use crate::layout::{
-    BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW, SINCE_SHIFT,
-    SLOTS, TIDS_AT, VCPUS_AT, WAYS,
+    BELL_AT, BUCKETS, BUSY, CORE_SHIFT, CORES, CORES_AT, ENTRY, HOW, IDLE, LINE, SINCE_BELOW,
+    SINCE_SHIFT, SLOTS, TIDS_AT, VCPUS_AT, WAYS,
 };
 
 /// `BPF_FUNC_ktime_get_ns`: the monotonic clock.
 const TIME: i32 = 5;
 /// `BPF_FUNC_get_smp_processor_id`; recent kernels put one load in its place.
 const CORE: i32 = 8;
+/// `BPF_FUNC_ringbuf_output`: a record for user space.
+const RING_OUTPUT: i32 = 130;
+/// `BPF_RB_FORCE_WAKEUP`: whoever waits for records is woken.
+const WAKE_UP: i32 = 2;
 /// `TASK_DEAD` of `linux/sched.h`.
 const DEAD: i32 = 0x80;
 
@@ -97,7 +101,11 @@ impl Kernel {
     ///
     /// # Errors
     /// Never, unless there is a mistake here.
-    pub(crate) fn at_switch(&self, map: BorrowedFd<'_>) -> Result<Vec<Instruction>, AssemblyError> {
+    pub(crate) fn at_switch(
+        &self,
+        map: BorrowedFd<'_>,
+        ring: BorrowedFd<'_>,
+    ) -> Result<Vec<Instruction>, AssemblyError> {
         let mut a = Assembler::default();
         let (end, next) = (a.label(), a.label());
         // Until the end: R9 is the context, R7 the id of who runs next.
@@ -116,6 +124,7 @@ impl Kernel {
         now(&mut a);
         self.what_became(&mut a);
         note(&mut a, map);
+        ring_bell(&mut a, ring, next);
         a.place(next);
         find(&mut a, map, R7, end);
         now(&mut a);
@@ -226,6 +235,19 @@ fn now(a: &mut Assembler) {
     a.and(R0, !(SINCE_BELOW as i32))
         .load(Width::Double, R1, R10, OWN_CORE)
         .or(R0, R1);
+}
+
+/// If the state in R0, just noted in the line that R1 points to, is that of a blocked thread, and somebody wants to hear that:
+/// takes the wish off and rings. Else goes on at `next`. R1 to R5 are spoilt.
+fn ring_bell(a: &mut Assembler, ring: BorrowedFd<'_>, next: Label) {
+    a.and(R0, HOW as i32)
+        .jump_if(R0, If::Other, Activity::Blocked as i32, next);
+    a.load(Width::Double, R2, R1, BELL_AT as i16)
+        .jump_if(R2, If::Equal, 0, next);
+    a.store(Width::Double, R1, BELL_AT as i16, 0);
+    // A record of eight bytes, whatever they are.
+    a.map(R1, ring).set(R2, R10).add(R2, i32::from(OWN_CORE));
+    a.set(R3, 8).set(R4, WAKE_UP).call(RING_OUTPUT);
 }
 
 /// Notes the word in R0 in the line that is R6 bytes behind the first.

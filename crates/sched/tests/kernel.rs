@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use sched::load::{LoadError, Programs};
-use sched::{Activity, Method, Slot, Vcpu, View};
+use sched::{Activity, Bells, Method, Slot, Vcpu, View};
 
 /// Longer than anything takes on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -218,4 +219,39 @@ fn a_thread_that_has_ended_is_known_to_have() {
     assert_eq!(view.state(slot), None);
     programs.table.leave(subject.id);
     assert_eq!(programs.table.threads().count(), 0);
+}
+
+/// Whether the bell is rung before long.
+fn is_rung(bells: &Bells, limit: Duration) -> bool {
+    let limit = rustix::event::Timespec::try_from(limit).unwrap();
+    let mut fds = [PollFd::new(bells, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&limit)).unwrap() > 0
+}
+
+#[test]
+fn a_bell_is_rung_once_when_a_thread_blocks_that_somebody_listens_to() {
+    let Some((mut programs, _alone)) = programs() else {
+        return;
+    };
+    let view = View::map(programs.table.reader()).unwrap();
+    let ring = programs.ring.try_clone().unwrap();
+    let bells = Bells::map(programs.table.reader(), ring).unwrap();
+    let subject = Subject::start(a_core());
+    let slot = programs.table.follow(subject.id).unwrap();
+    // More often than the ring has room, were nothing taken out of it.
+    for round in 0..600 {
+        subject.spin();
+        reaches(&view, slot, Activity::Running);
+        let listens = round % 2 == 0;
+        if listens {
+            bells.listen(slot);
+        }
+        subject.rest();
+        if listens {
+            assert!(is_rung(&bells, PATIENCE), "round {round}");
+            bells.heard();
+        }
+        reaches(&view, slot, Activity::Blocked);
+        assert!(!is_rung(&bells, Duration::ZERO), "nobody listens");
+    }
 }
