@@ -126,6 +126,12 @@ impl HandOver {
         self.deadline = Instant::now() + patience;
     }
 
+    /// Ends both. Control comes first: it would complain of a switch that is gone.
+    fn end(&mut self) {
+        end(&mut self.control);
+        end(&mut self.switch);
+    }
+
     /// If one of the new processes has ended: which, and how.
     fn lost(&mut self) -> Option<String> {
         for child in [&mut self.control, &mut self.switch] {
@@ -320,9 +326,8 @@ impl Supervisor {
         self.settings.successor = true;
         let thawed = self.control.tell(&Tell::Thaw, &[]);
         self.control.kill_unless(thawed);
-        // It rests, and does not know where its queues are by now.
-        end(&mut next.switch);
-        end(&mut next.control);
+        // The old switch rests, and does not know where its queues are by now.
+        next.end();
     }
 
     /// The old version goes on.
@@ -338,8 +343,7 @@ impl Supervisor {
             let _ = self.switch.tell(&Tell::Unrest, &[]);
             let thawed = self.control.tell(&Tell::Thaw, &[]);
             self.control.kill_unless(thawed);
-            end(&mut next.switch);
-            end(&mut next.control);
+            next.end();
             // It may have said that it dies of somebody. Who serves marks whom anew with its next batch.
             if let Err(error) = channel::keeping::wipe(&self.marks) {
                 tracing::error!("marks cannot be wiped: {error}");
@@ -374,8 +378,7 @@ impl Supervisor {
     /// Ends the new pair, with everything else.
     pub(super) fn drop_next(&mut self) {
         if let Some(mut next) = self.next.take() {
-            end(&mut next.switch);
-            end(&mut next.control);
+            next.end();
         }
     }
 }
