@@ -1,7 +1,9 @@
 //! Versions of what one Lasthop leaves to the next: an upgrade goes from one to the other only if they agree on all of it.
 //!
-//! Whoever changes what is named here raises its number; if the new one still understands what the old one wrote, the old
-//! number stays in `reads`. What control and switch say to each other is not here: an upgrade replaces both together.
+//! Whoever changes what is named here gives it another number. A build writes the oldest version that it still can to one of
+//! whom it knows nothing, and the newest that both read to one that it has asked; so a new version can be had as soon as
+//! both know it, and the old one goes when nobody is left that needs it. What control and switch say to each other is not
+//! here: an upgrade replaces both together.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// One of the formats.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Format {
-    /// The version that is written.
+    /// The version that is written to one of whom nothing is known.
     pub writes: u32,
     /// All versions that are understood.
     pub reads: Vec<u32>,
@@ -19,30 +21,32 @@ pub struct Format {
 /// Formats by name.
 pub type Formats = BTreeMap<String, Format>;
 
-/// The record by which a supervisor takes the place of another.
-pub const SUPERVISOR: u32 = 1;
+/// The name of the record by which a supervisor takes the place of another.
+pub const SUPERVISOR: &str = "supervisor";
+/// Its versions. The second also says who is to blame for deaths of the switch.
+pub const SUPERVISOR_VERSIONS: [u32; 2] = [1, 2];
 
 /// Those of this build.
 #[must_use]
 pub fn formats() -> Formats {
-    let all = [
-        ("supervisor", SUPERVISOR),
+    let all: [(&str, &[u32]); 6] = [
+        (SUPERVISOR, &SUPERVISOR_VERSIONS),
         // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
-        ("supervision", 1),
+        ("supervision", &[1]),
         // `keeping::ConnectionRecord`, and the session's record in it.
-        ("connection", u32::from(crate::keeping::VERSION)),
+        ("connection", &[crate::keeping::VERSION as u32]),
         // The journal of packed queues, and the file of marks.
-        ("journal", 1),
+        ("journal", &[1]),
         // `control::engine::Saved`, in the state file.
-        ("state", 1),
+        ("state", &[1]),
         // `port::counters`.
-        ("counters", 1),
+        ("counters", &[1]),
     ];
-    let format = |version| Format {
-        writes: version,
-        reads: vec![version],
+    let format = |versions: &[u32]| Format {
+        writes: versions[0],
+        reads: versions.to_vec(),
     };
-    let named = all.map(|(name, version)| (name.to_owned(), format(version)));
+    let named = all.map(|(name, versions)| (name.to_owned(), format(versions)));
     named.into_iter().collect()
 }
 
@@ -67,6 +71,14 @@ pub fn agree(old: &Formats, new: &Formats) -> Result<(), String> {
     Ok(())
 }
 
+/// The newest version of a format that both read.
+#[must_use]
+pub fn newest(one: &Formats, other: &Formats, name: &str) -> Option<u32> {
+    let (one, other) = (one.get(name)?, other.get(name)?);
+    let both = one.reads.iter().filter(|v| other.reads.contains(v));
+    both.copied().max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +93,18 @@ mod tests {
     #[test]
     fn every_build_agrees_with_itself() {
         assert_eq!(agree(&formats(), &formats()), Ok(()));
+    }
+
+    #[test]
+    fn what_is_written_is_the_newest_that_both_read() {
+        let (new, old) = (formats(), with(SUPERVISOR, 1, &[1]));
+        assert_eq!(agree(&old, &new), Ok(()), "the old one knows no other");
+        assert_eq!(agree(&new, &old), Ok(()), "nor does it have to");
+        assert_eq!(newest(&new, &old, SUPERVISOR), Some(1));
+        assert_eq!(newest(&new, &new, SUPERVISOR), Some(2));
+        let newer = with(SUPERVISOR, 2, &[2, 3]);
+        assert_eq!(newest(&new, &newer, SUPERVISOR), Some(2));
+        assert_eq!(newest(&new, &new, "nothing"), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `lasthop run` as a whole: real processes, and everything that can happen to them.
 
 mod privileges;
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
 use std::os::unix::net::UnixListener;

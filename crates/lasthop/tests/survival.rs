@@ -9,7 +9,7 @@ mod running;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use running::{Place, Running, eventually, port, signal};
+use running::{Place, Running, eventually, port};
 use rustix::process::Signal;
 use testkit::driver::{Piece, Shape};
 use testkit::features::MTU;
@@ -36,28 +36,6 @@ fn guest(place: &Place, n: u8, config: GuestConfig) -> FakeGuest {
     let mut guest = FakeGuest::connect(&path, config.guest(n)).unwrap();
     guest.wait_link().unwrap();
     guest
-}
-
-/// The running switch, found without asking anybody.
-fn switch_of(lasthop: &Running) -> Option<i32> {
-    let is_switch = |pid: &i32| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name.trim() == "lasthop-switch")
-    };
-    lasthop
-        .children()
-        .into_iter()
-        .filter(|pid| !running::is_gone(*pid))
-        .find(is_switch)
-}
-
-fn kill_switch(lasthop: &Running, how: Signal) {
-    let mut found = None;
-    eventually("there is a switch", || {
-        found = switch_of(lasthop);
-        found.is_some()
-    });
-    signal(found.unwrap(), how);
 }
 
 /// What one guest saw.
@@ -111,7 +89,7 @@ fn kill_often(lasthop: &Running, kills: usize, seen: &[Seen; 2]) -> Vec<Duration
     let mut gaps = Vec::new();
     wait_for_more(100);
     for round in 0..kills {
-        kill_switch(lasthop, Signal::KILL);
+        lasthop.kill_switch(Signal::KILL);
         let killed = Instant::now();
         // What was in the receivers' queues is taken out in no time.
         wait_for_more(300);
@@ -261,7 +239,7 @@ fn a_vmm_in_the_middle_of_a_request_gets_its_answer_once() {
                 assert!(!chat.is_finished());
                 answers.load(SeqCst) > before + 20
             });
-            kill_switch(&lasthop, Signal::KILL);
+            lasthop.kill_switch(Signal::KILL);
         }
         stop.store(true, SeqCst);
         chat.join().unwrap();
@@ -277,7 +255,7 @@ fn a_vmm_that_leaves_or_comes_while_there_is_no_switch_is_served() {
     let mut lasthop = place.start(&config(1, 2));
     let mut one = guest(&place, 1, GuestConfig::default());
     for _ in 0..kills() {
-        kill_switch(&lasthop, Signal::KILL);
+        lasthop.kill_switch(Signal::KILL);
         one.crash();
         let path = place.run_dir().join("vm1.sock");
         // A port has one guest; that the old connection has ended is seen before the new one is taken.
@@ -314,10 +292,10 @@ fn a_switch_may_die_while_it_takes_over() {
     };
     for round in 0..6 {
         // From before it has its first message until it is done, as far as that can be hit.
-        kill_switch(&lasthop, Signal::KILL);
+        lasthop.kill_switch(Signal::KILL);
         for step in 0..3 {
             std::thread::sleep(Duration::from_micros(700 * (round + step)));
-            kill_switch(&lasthop, Signal::KILL);
+            lasthop.kill_switch(Signal::KILL);
         }
         arrives(round);
     }
@@ -337,7 +315,7 @@ fn a_guest_that_was_offered_an_mtu_survives_although_none_is_offered_any_more() 
     let (mut a, mut b) = (guest(&place, 1, took_it()), guest(&place, 2, took_it()));
     lasthop.prints("port set vm1 --no-mtu");
     for round in 0..2 {
-        kill_switch(&lasthop, Signal::KILL);
+        lasthop.kill_switch(Signal::KILL);
         let frame = udp(&Flow::v4(1, 2), &[round; 100]);
         a.send(&frame).unwrap();
         eventually("it arrives", || {
@@ -396,7 +374,7 @@ fn a_connection_that_the_switch_dies_of_is_given_up_and_the_others_go_on() {
             }
             // While it serves the one guest that sends.
             std::thread::sleep(Duration::from_millis(100));
-            kill_switch(&lasthop, Signal::ILL);
+            lasthop.kill_switch(Signal::ILL);
             eventually("there is another one", || {
                 lasthop.cli("port show vm1").status.success()
             });
@@ -493,11 +471,11 @@ fn as_many_memory_regions_as_there_may_be_outlive_the_switch() {
         for n in 0..more {
             plugged.plug(&mut a, (0x20 + n as u64) << 32);
             if n % 200 == 99 {
-                kill_switch(&lasthop, Signal::KILL);
+                lasthop.kill_switch(Signal::KILL);
             }
         }
         plugged.send_all((&mut a, &mut b));
-        kill_switch(&lasthop, Signal::KILL);
+        lasthop.kill_switch(Signal::KILL);
         plugged.send_all((&mut a, &mut b));
         // In no order.
         let mut next = 17;
@@ -507,7 +485,7 @@ fn as_many_memory_regions_as_there_may_be_outlive_the_switch() {
             a.unplug(gpa).expect("less memory");
             match plugged.places.len() {
                 0 => {}
-                left if left % 200 == 99 => kill_switch(&lasthop, Signal::KILL),
+                left if left % 200 == 99 => lasthop.kill_switch(Signal::KILL),
                 left if left % 10 == 0 => plugged.send((&mut a, &mut b), left / 2),
                 _ => {}
             }

@@ -244,7 +244,10 @@ fn nobody_notices(what: &str, workers: u16, guests: GuestConfig) {
         gaps[gaps.len() - 1]
     );
     assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
-    assert!(!lasthop.log().contains("turned a second"));
+    let log = lasthop.log();
+    for bad in ["turned a second", "is gone", "ERROR"] {
+        assert!(!log.contains(bad), "{bad}: {log}");
+    }
     lasthop.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);
 }
@@ -460,5 +463,56 @@ fn processes_may_die_in_the_middle_of_it() {
         assert!(checker.duplicated <= 64 * rounds as u64, "{checker:?}");
     }
     upgrade(&lasthop, 0);
+    lasthop.end(Signal::TERM);
+}
+
+/// Kills the switch, as if by its own fault, until a port is to blame for that once more; for how many deaths by now.
+fn blame_again(lasthop: &Running) -> u32 {
+    let blamed = || {
+        let log = lasthop.log();
+        let deaths = log
+            .lines()
+            .filter(|line| line.contains("died while it served this port"));
+        let number = |line: &str| line.rsplit_once("deaths=")?.1.trim().parse().ok();
+        deaths.filter_map(number).collect::<Vec<u32>>()
+    };
+    let before = blamed().len();
+    eventually("a port is to blame", || {
+        lasthop.kill_switch(Signal::ILL);
+        eventually("there is another switch", || {
+            lasthop.cli("port show vm1").status.success()
+        });
+        blamed().len() > before
+    });
+    blamed().pop().unwrap()
+}
+
+#[test]
+fn who_is_to_blame_is_so_after_an_upgrade_too() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let mut sender = guest(&place, 1, GuestConfig::default());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let payload = numbered_payload(Numbered { stream: 1, seq: 1 }, 1000);
+            let frame = udp(&Flow::v4(1, 9), &payload);
+            while !stop.load(SeqCst) {
+                if sender.send(&frame).is_err() {
+                    // Its connection has ended.
+                    break;
+                }
+            }
+        });
+        let stopping = Stop(&stop);
+        assert_eq!(blame_again(&lasthop), 1);
+        assert_eq!(blame_again(&lasthop), 2);
+        upgrade(&lasthop, 1);
+        assert_eq!(blame_again(&lasthop), 3);
+        eventually("its connection ends", || {
+            lasthop.log().contains("again and again")
+        });
+        drop(stopping);
+    });
     lasthop.end(Signal::TERM);
 }

@@ -16,7 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::child::is_full;
-use super::replace::{Giving, PassedDeposit, PassedDeposits, Taking};
+use super::replace::{Giving, PassedBlame, PassedDeposit, PassedDeposits, Taking};
 
 /// Deaths in a row that a connection is allowed to be the cause of.
 const DEATHS: u32 = 3;
@@ -174,7 +174,7 @@ impl Deposits {
         }
     }
 
-    /// For the supervisor that takes the place of this one. Who is to blame for what, it does not hear.
+    /// For the supervisor that takes the place of this one.
     pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> PassedDeposits {
         let pass = |(port, deposit): (&PortId, &'a Deposit)| {
             let fds = deposit.fds.iter();
@@ -187,7 +187,30 @@ impl Deposits {
         PassedDeposits {
             ports: self.ports.iter().map(pass).collect(),
             leaving: self.leaving.clone(),
+            blame: self.pass_blame(),
         }
+    }
+
+    fn pass_blame(&self) -> PassedBlame {
+        let pass = |(port, blame): (&PortId, &Blame)| {
+            let ago = blame.last.elapsed().as_millis() as u64;
+            (*port, blame.deaths, ago)
+        };
+        PassedBlame {
+            ports: self.blamed.iter().map(pass).collect(),
+            condemned: self.condemned.iter().copied().collect(),
+        }
+    }
+
+    fn take_blame(&mut self, from: PassedBlame) {
+        let now = Instant::now();
+        // A time that the clock does not reach back to is long ago, too.
+        let blamed = from.ports.into_iter().filter_map(|(port, deaths, ago)| {
+            let last = now.checked_sub(Duration::from_millis(ago))?;
+            Some((port, Blame { deaths, last }))
+        });
+        self.blamed = blamed.collect();
+        self.condemned = from.condemned.into_iter().collect();
     }
 
     /// What the supervisor before this one has kept.
@@ -211,6 +234,7 @@ impl Deposits {
             }
         }
         deposits.leaving = from.leaving;
+        deposits.take_blame(from.blame);
         Ok(deposits)
     }
 
@@ -486,6 +510,33 @@ mod tests {
             deposits.blamed[&A].deaths, 1,
             "nobody has looked, and marks are wiped"
         );
+    }
+
+    #[test]
+    fn the_next_supervisor_knows_who_is_to_blame() {
+        let mut before = Deposits::default();
+        let dies = |deposits: &mut Deposits, port| {
+            deposits.blame(killed_by(libc::SIGABRT), &marks(&[port]));
+        };
+        (0..2).for_each(|_| dies(&mut before, B));
+        (0..3).for_each(|_| dies(&mut before, A));
+        let passed = before.pass(&mut Giving::default());
+        let mut fds = Taking::new(Vec::new()).unwrap();
+        let mut deposits = Deposits::take(passed, &mut fds).unwrap();
+        assert!(deposits.condemned.iter().eq([&A]));
+        dies(&mut deposits, B);
+        assert!(deposits.condemned.iter().eq([&B]), "for the third time");
+        for (_, _, ago) in &mut deposits.pass_blame().ports {
+            assert!(u128::from(*ago) < FORGIVEN.as_millis());
+        }
+        let long_ago = PassedBlame {
+            ports: vec![(A, 2, 2 * FORGIVEN.as_millis() as u64), (B, 2, u64::MAX)],
+            condemned: Vec::new(),
+        };
+        deposits.take_blame(long_ago);
+        dies(&mut deposits, A);
+        dies(&mut deposits, B);
+        assert!(deposits.condemned.is_empty(), "forgiven");
     }
 
     #[test]

@@ -39,8 +39,8 @@ use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
 pub(super) use record::{
-    PassedBinaries, PassedChild, PassedDeposit, PassedDeposits, PassedDevice, PassedDriver,
-    PassedProcess, PassedUpgrade, Record,
+    PassedBinaries, PassedBlame, PassedChild, PassedDeposit, PassedDeposits, PassedDevice,
+    PassedDriver, PassedProcess, PassedUpgrade, Record,
 };
 
 /// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's
@@ -78,6 +78,7 @@ impl Supervisor {
             uptime_ms: self.started.elapsed().as_millis() as u64,
             binaries: self.binaries.pass(giving),
             upgrade: upgrade.map(|upgrade| upgrade.pass(failed, giving)),
+            version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
         };
         record.fds = giving.numbers();
         // Who goes back must try: there is nothing better left.
@@ -97,7 +98,7 @@ impl Supervisor {
     /// The system's refusal.
     pub(super) fn trial_record(&self) -> Result<OwnedFd, String> {
         let record = self.record(None, None, &mut Giving::default())?;
-        store(&record).map(OwnedFd::from)
+        store(&record.to_trial_bytes()?).map(OwnedFd::from)
     }
 
     /// Becomes the program that the upgrade is to, or, when it has failed, the one that it was from.
@@ -116,7 +117,7 @@ impl Supervisor {
         };
         let mut giving = Giving::default();
         let record = self.record(Some(upgrade), failed, &mut giving)?;
-        let file = store(&record)?;
+        let file = store(&record.to_bytes(record.version)?)?;
         let become_it = || {
             giving.outlive_exec(true)?;
             fcntl_setfd(&file, FdFlags::empty())?;
@@ -131,12 +132,11 @@ impl Supervisor {
     }
 }
 
-fn store(record: &Record) -> Result<File, String> {
-    let bytes = record.to_bytes()?;
+fn store(bytes: &[u8]) -> Result<File, String> {
     let write = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(rustix::fs::memfd_create("lasthop-supervisor", flags)?);
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         file.seek(SeekFrom::Start(0))?;
         rustix::fs::fcntl_add_seals(&file, SEALED)?;
         Ok::<_, io::Error>(file)
@@ -260,6 +260,7 @@ pub(super) fn resume() -> Result<Supervisor, String> {
 /// Takes everything. Where that fails, nothing has happened: what ends or removes something when it is dropped is made last.
 fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String> {
     let mut fds = Taking::new(record.fds)?;
+    let version = record.version;
     let mut listening = BTreeMap::new();
     for (path, place) in record.sockets {
         listening.insert(path, fds.take(place)?);
@@ -277,7 +278,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let binaries = Binaries::take(record.binaries, &mut fds)?;
     let upgrade = record
         .upgrade
-        .map(|upgrade| Upgrade::take(upgrade, failed, &mut fds))
+        .map(|upgrade| Upgrade::take(upgrade, version, failed, &mut fds))
         .transpose()?;
     // From here on there is no way back, and nothing that can go wrong.
     fds.done();

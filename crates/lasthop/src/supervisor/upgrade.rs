@@ -13,6 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
+use channel::formats;
+
 use super::Supervisor;
 use super::admin::Client;
 use super::binaries::Binaries;
@@ -36,6 +38,8 @@ pub(super) struct Upgrade {
     new: Binaries,
     stage: Stage,
     report: Report,
+    /// That of the record which the other side understands.
+    record_version: u32,
 }
 
 impl Upgrade {
@@ -49,6 +53,11 @@ impl Upgrade {
     /// What it is to.
     pub(super) fn new_binaries(&self) -> &Binaries {
         &self.new
+    }
+
+    /// The version in which the other side is told what this one knows.
+    pub(super) fn record_version(&self) -> u32 {
+        self.record_version
     }
 
     /// For the supervisor that takes the place of this one, or gets it back.
@@ -65,12 +74,14 @@ impl Upgrade {
         }
     }
 
-    /// The one that the supervisor before this one was about. `failed`: why that one could not go on.
+    /// The one that the supervisor before this one was about, which wrote a record of this version. `failed`: why that one
+    /// could not go on.
     ///
     /// # Errors
     /// A descriptor is not there.
     pub(super) fn take(
         from: PassedUpgrade,
+        record_version: u32,
         failed: Option<String>,
         fds: &mut Taking,
     ) -> Result<Self, String> {
@@ -79,6 +90,7 @@ impl Upgrade {
             new: Binaries::take(from.new, fds)?,
             stage: Stage::Replaced(failed.or(from.failed)),
             report: from.report,
+            record_version,
         })
     }
 }
@@ -119,7 +131,7 @@ impl Supervisor {
         match &mut upgrade.stage {
             Stage::Checking(check) => match check.turn() {
                 Ok(None) => Some(upgrade),
-                Ok(Some(new)) => self.replace_supervisor(upgrade, new.version),
+                Ok(Some(new)) => self.replace_supervisor(upgrade, new),
                 Err(reason) => refuse(&upgrade.client, reason),
             },
             Stage::Replaced(None) => self.hand_over(upgrade),
@@ -158,6 +170,8 @@ impl Supervisor {
                         from,
                         ..Report::default()
                     },
+                    // Known once the new one has said what it reads.
+                    record_version: 0,
                 });
             }
         }
@@ -171,11 +185,16 @@ impl Supervisor {
         Ok((new, check))
     }
 
-    fn replace_supervisor(&mut self, mut upgrade: Upgrade, version: String) -> Option<Upgrade> {
-        let passed = format!("version {version} passed its self-check");
+    fn replace_supervisor(&mut self, mut upgrade: Upgrade, new: SelfCheck) -> Option<Upgrade> {
+        let passed = format!("version {} passed its self-check", new.version);
         upgrade.client.say(&Answer::Doing(passed));
-        upgrade.report.to = version;
-        // A new supervisor would not know who is to blame.
+        upgrade.report.to = new.version;
+        let own = SelfCheck::own().formats;
+        let Some(version) = formats::newest(&own, &new.formats, formats::SUPERVISOR) else {
+            return refuse(&upgrade.client, "it reads no record of ours".to_owned());
+        };
+        upgrade.record_version = version;
+        // What the dead one said last has not been heard.
         if !self.pair_is_whole() {
             return refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
         }

@@ -232,6 +232,26 @@ impl Running {
         killed.elapsed()
     }
 
+    /// The running switch, found without asking anybody.
+    pub(crate) fn switch(&self) -> Option<i32> {
+        let is_switch = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim() == "lasthop-switch")
+        };
+        let mut living = self.children().into_iter().filter(|pid| !is_gone(*pid));
+        living.find(is_switch)
+    }
+
+    /// Sends a signal to the switch, once there is one.
+    pub(crate) fn kill_switch(&self, how: Signal) {
+        let mut found = None;
+        eventually("there is a switch", || {
+            found = self.switch();
+            found.is_some()
+        });
+        signal(found.unwrap(), how);
+    }
+
     /// The processes that it has started.
     pub(crate) fn children(&self) -> Vec<i32> {
         let own = self.child.id() as i32;

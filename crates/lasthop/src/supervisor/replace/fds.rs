@@ -69,7 +69,7 @@ impl Taking {
     ///
     /// # Errors
     /// One is not open, or named twice.
-    pub(super) fn new(numbers: Vec<RawFd>) -> Result<Self, String> {
+    pub(in crate::supervisor) fn new(numbers: Vec<RawFd>) -> Result<Self, String> {
         let different: BTreeSet<_> = numbers.iter().collect();
         if different.len() != numbers.len() {
             return Err("a descriptor is there twice".into());

@@ -3,6 +3,7 @@
 //! ```text
 //! 0   version (u32, little-endian)
 //! 4   the record (postcard)
+//!     from version 2 on: what version 1 does not know (postcard)
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,8 +17,10 @@ use super::fds::Place;
 use crate::admin::Report;
 use crate::supervisor::deposits::Parcel;
 
-/// The version of [`Record`]; also the format "supervisor" in `channel::formats`.
-const VERSION: u32 = channel::formats::SUPERVISOR;
+/// The versions; also those of the format "supervisor" in `channel::formats`.
+const VERSIONS: [u32; 2] = channel::formats::SUPERVISOR_VERSIONS;
+/// The one that every build reads.
+const OLDEST: u32 = VERSIONS[0];
 
 /// See the module.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +43,15 @@ pub(in crate::supervisor) struct Record {
     /// What runs.
     pub(super) binaries: PassedBinaries,
     pub(super) upgrade: Option<PassedUpgrade>,
+    /// The version in which it came, and in which whoever wrote it understands an answer.
+    #[serde(skip)]
+    pub(super) version: u32,
+}
+
+/// What version 1 does not know.
+#[derive(Default, Serialize, Deserialize)]
+struct Newer {
+    blame: PassedBlame,
 }
 
 /// Control, the switch or a driver.
@@ -67,6 +79,18 @@ pub(in crate::supervisor) struct PassedDeposits {
     pub(in crate::supervisor) ports: Vec<PassedDeposit>,
     /// What a new switch has not got yet.
     pub(in crate::supervisor) leaving: VecDeque<Parcel>,
+    /// Of [`Newer`].
+    #[serde(skip)]
+    pub(in crate::supervisor) blame: PassedBlame,
+}
+
+/// Who is to blame for deaths of the switch.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedBlame {
+    /// Each with its deaths, and how long ago the last of them was, in milliseconds.
+    pub(in crate::supervisor) ports: Vec<(PortId, u32, u64)>,
+    /// Ports whose connections are not to go on.
+    pub(in crate::supervisor) condemned: Vec<PortId>,
 }
 
 /// What the switch has deposited for a port.
@@ -124,13 +148,26 @@ pub(in crate::supervisor) struct PassedUpgrade {
 }
 
 impl Record {
-    /// As bytes.
+    /// As bytes of a version.
     ///
     /// # Errors
     /// What cannot be written.
-    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {
-        let version = VERSION.to_le_bytes().to_vec();
-        postcard::to_extend(self, version).map_err(|e| e.to_string())
+    pub(super) fn to_bytes(&self, version: u32) -> Result<Vec<u8>, String> {
+        let head = version.to_le_bytes().to_vec();
+        let bytes = postcard::to_extend(self, head);
+        let whole = bytes.and_then(|bytes| match version {
+            OLDEST => Ok(bytes),
+            _ => postcard::to_extend(&self.newer(), bytes),
+        });
+        whole.map_err(|e| e.to_string())
+    }
+
+    /// As bytes for one that is only to look whether it understands them, and of whom nothing is known.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub(super) fn to_trial_bytes(&self) -> Result<Vec<u8>, String> {
+        self.to_bytes(OLDEST)
     }
 
     /// Out of bytes.
@@ -141,13 +178,97 @@ impl Record {
         let Some((version, rest)) = bytes.split_first_chunk() else {
             return Err("an empty record".into());
         };
-        match u32::from_le_bytes(*version) {
-            VERSION => match postcard::take_from_bytes(rest) {
-                Ok((record, [])) => Ok(record),
-                Ok(_) => Err("a record with something behind it".into()),
-                Err(error) => Err(format!("a record that makes no sense: {error}")),
-            },
-            other => Err(format!("a record of version {other}")),
+        let version = u32::from_le_bytes(*version);
+        if !VERSIONS.contains(&version) {
+            return Err(format!("a record of version {version}"));
         }
+        let senseless = |error| format!("a record that makes no sense: {error}");
+        let (mut record, rest): (Self, _) = postcard::take_from_bytes(rest).map_err(senseless)?;
+        let (newer, rest) = match version {
+            OLDEST => (Newer::default(), rest),
+            _ => postcard::take_from_bytes(rest).map_err(senseless)?,
+        };
+        if !rest.is_empty() {
+            return Err("a record with something behind it".into());
+        }
+        record.version = version;
+        record.deposits.blame = newer.blame;
+        Ok(record)
+    }
+
+    fn newer(&self) -> Newer {
+        Newer {
+            blame: self.deposits.blame.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let place = || serde_json::from_str("0").unwrap();
+        let child = || PassedChild {
+            restarts: 0,
+            alive: None,
+        };
+        Record {
+            fds: vec![3],
+            runtime_dir: "/run".to_owned(),
+            sockets: BTreeMap::new(),
+            lock: place(),
+            state: place(),
+            counters: place(),
+            marks: place(),
+            settings: SwitchSettings::default(),
+            control: child(),
+            switch: child(),
+            deposits: PassedDeposits {
+                ports: Vec::new(),
+                leaving: VecDeque::new(),
+                blame: PassedBlame {
+                    ports: vec![(PortId(3), 2, 50)],
+                    condemned: vec![PortId(4)],
+                },
+            },
+            drivers: Vec::new(),
+            uptime_ms: 5,
+            binaries: PassedBinaries {
+                dir: "/bin".to_owned(),
+                files: [place(), place(), place(), place()],
+            },
+            upgrade: None,
+            version: 0,
+        }
+    }
+
+    #[test]
+    fn each_version_is_read_for_what_it_is() {
+        let record = record();
+        for version in VERSIONS {
+            let bytes = record.to_bytes(version).unwrap();
+            let read = Record::from_bytes(&bytes).unwrap();
+            assert_eq!((read.version, read.uptime_ms), (version, 5));
+            let blame = match version {
+                OLDEST => PassedBlame::default(),
+                _ => record.deposits.blame.clone(),
+            };
+            assert_eq!(read.deposits.blame, blame);
+            for len in 0..bytes.len() {
+                assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len}");
+            }
+            let more = [&bytes[..], &[0]].concat();
+            assert!(Record::from_bytes(&more).is_err());
+        }
+    }
+
+    #[test]
+    fn other_versions_are_refused() {
+        let mut bytes = record().to_trial_bytes().unwrap();
+        assert!(Record::from_bytes(&bytes).is_ok());
+        bytes[0] = 3;
+        let error = Record::from_bytes(&bytes).unwrap_err();
+        assert_eq!(error, "a record of version 3");
     }
 }
