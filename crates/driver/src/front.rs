@@ -133,6 +133,18 @@ impl Front {
         self.tell(code::SET_VRING_ENABLE, &state(1), None)
     }
 
+    /// Has queue `index` stopped: what the switch had for it is in it when this returns, and nothing comes after. It is not
+    /// waited for after `until`.
+    ///
+    /// # Errors
+    /// As all messages.
+    pub(crate) fn stop(&mut self, index: u16, until: Instant) -> io::Result<()> {
+        self.until = until;
+        let body = [u32::from(index), 0].map(u32::to_ne_bytes).concat();
+        self.send(code::GET_VRING_BASE, VERSION, &body, None)?;
+        self.answer(code::GET_VRING_BASE).map(drop)
+    }
+
     /// Waits until the switch has done everything.
     ///
     /// # Errors

@@ -4,20 +4,23 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use channel::driving::{self, DriverStart, Refused};
 use channel::link::{Link, Received};
 use channel::supervision::{Ask, Tell};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtio::features::Features;
 
 use crate::closing;
 use crate::frames::{Interface, Xdp};
 use crate::front::Front;
 use crate::region::Region;
-use crate::worker::{Beat, Worker, WorkerError, ring};
+use crate::worker::{Beat, Pace, Worker, WorkerError, ring};
 use crate::xdp::SHAPE;
+
+/// How long an end in good order may take: the port has no driver meanwhile. What is not done by then is lost.
+const LAST: Duration = Duration::from_millis(50);
 
 /// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
 /// `AF_XDP` knows no offloads; only a checksum may still have to be completed.
@@ -141,7 +144,7 @@ fn receive_start(link: &mut Link<Ask, Tell>) -> io::Result<Option<Given>> {
 struct Crew {
     beats: Vec<Arc<Beat>>,
     starts: Vec<Sender<()>>,
-    /// Readable when a thread has ended.
+    /// Readable when a thread has ended, or got further on the way to its end.
     over: OwnedFd,
     why: Arc<Mutex<Option<WorkerError>>>,
 }
@@ -180,6 +183,26 @@ impl Crew {
         }
     }
 
+    /// Tells all how far they are to get, and waits for them, but not after `until`.
+    fn advance(&self, pace: Pace, until: Instant) -> io::Result<()> {
+        self.beats.iter().for_each(|beat| beat.want(pace));
+        while !self.beats.iter().all(|beat| beat.has_reached(pace)) {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut over = [PollFd::new(&self.over, PollFlags::IN)];
+            match rustix::event::poll(&mut over, Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => drop(rustix::io::read(&self.over, &mut [0; 8])),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn refused(&self) -> Refused {
         let mut sum = Refused::default();
         for beat in &self.beats {
@@ -195,12 +218,14 @@ fn work(worker: Worker, started: &Receiver<()>, why: &Mutex<Option<WorkerError>>
     if started.recv().is_err() {
         return;
     }
-    let error = worker.run();
-    if let Ok(mut why) = why.lock() {
+    let tell = || drop(ring(over));
+    if let Err(error) = worker.run(tell)
+        && let Ok(mut why) = why.lock()
+    {
         // The first one's reason counts.
         why.get_or_insert(error);
     }
-    let _ = ring(over);
+    tell();
 }
 
 /// The interface's queues, and the memory that is shared with the switch.
@@ -254,11 +279,27 @@ fn drive(link: &mut Link<Ask, Tell>, given: Given, confinement: Confinement) -> 
     crew.start();
     let (port, back_end) = (&start.name, start.back_end.as_str());
     tracing::info!(port, back_end, queues = start.queues, "driver runs");
-    serve(link, &front, &crew)
+    if serve(link, &front, &crew)? {
+        let ended = end_in_order(&mut front, &crew);
+        if let Err(error) = ended {
+            tracing::info!(port, "the last frames are lost: {error}");
+        }
+    }
+    Ok(())
 }
 
-/// Answers pings until the connection, the supervisor or a thread ends.
-fn serve(link: &mut Link<Ask, Tell>, front: &Front, crew: &Crew) -> Result<(), Ending> {
+/// Passes on what is here, in both directions; frames of the interface that were not taken stay in it.
+fn end_in_order(front: &mut Front, crew: &Crew) -> io::Result<()> {
+    let until = Instant::now() + LAST;
+    crew.advance(Pace::Empty, until)?;
+    for pair in (0..).take(crew.beats.len()) {
+        front.stop(2 * pair, until)?;
+    }
+    crew.advance(Pace::Over, until)
+}
+
+/// Answers pings until the connection, the supervisor or a thread ends; `true` if that is because we are told to end.
+fn serve(link: &mut Link<Ask, Tell>, front: &Front, crew: &Crew) -> Result<bool, Ending> {
     loop {
         let [spoken, closed, over] = wait(link, front, crew)?;
         if over && let Some(why) = crew.why.lock().ok().and_then(|mut why| why.take()) {
@@ -266,10 +307,14 @@ fn serve(link: &mut Link<Ask, Tell>, front: &Front, crew: &Crew) -> Result<(), E
         }
         // The switch says nothing after the set-up: it has closed the connection, or is not ours.
         if closed {
-            return Ok(());
+            return Ok(false);
         }
-        if spoken && !hear(link, crew)? {
-            return Ok(());
+        if spoken {
+            match hear(link, crew)? {
+                Heard::Nothing => {}
+                Heard::Stop => return Ok(true),
+                Heard::Gone => return Ok(false),
+            }
         }
     }
 }
@@ -285,13 +330,22 @@ fn wait(link: &Link<Ask, Tell>, front: &Front, crew: &Crew) -> io::Result<[bool;
     }
 }
 
-/// Takes what the supervisor says. `false` when it wants us to end, or is gone.
-fn hear(link: &mut Link<Ask, Tell>, crew: &Crew) -> io::Result<bool> {
+/// What the supervisor has to say of our end.
+enum Heard {
+    Nothing,
+    /// We are to end.
+    Stop,
+    Gone,
+}
+
+/// Takes what the supervisor says.
+fn hear(link: &mut Link<Ask, Tell>, crew: &Crew) -> io::Result<Heard> {
     loop {
         match link.recv()? {
             Received::Message(Tell::Ping, _) => answer_ping(link, crew)?,
-            Received::Nothing => return Ok(true),
-            Received::Closed | Received::Message(Tell::Stop, _) => return Ok(false),
+            Received::Nothing => return Ok(Heard::Nothing),
+            Received::Closed => return Ok(Heard::Gone),
+            Received::Message(Tell::Stop, _) => return Ok(Heard::Stop),
             Received::Message(..) => {}
         }
     }

@@ -175,6 +175,11 @@ impl Queue {
         Ok(Some(Used { id: id as u16, len }))
     }
 
+    /// Whether all buffers are here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lent_count == 0
+    }
+
     /// Fetches the used index.
     fn look(&mut self) -> Result<(), Fault> {
         let index = self.region.u16(self.place.used + 2).load(Ordering::Acquire);

@@ -9,6 +9,10 @@
 //! Nothing polls. Wake-ups are edges (`EPOLLET`), which costs no reading of event descriptors: a worker only sleeps
 //! after it has emptied what it sleeps on. Where a side takes no more, the other is not asked for more: frames of the
 //! switch wait in its queue (it drops by name when that is full), frames of the interface in the interface.
+//!
+//! A worker that is told to end takes no more frames of the interface, which keeps them for the next driver, and goes on until the
+//! switch has taken all that were lent to it ([`Pace::Empty`]); then, once the switch delivers nothing more, until the
+//! interface has all that came ([`Pace::Over`]).
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +20,7 @@ mod tests;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use channel::driving::Refused;
 use rustix::event::epoll;
@@ -47,9 +51,34 @@ impl WorkerError {
     }
 }
 
+/// How far a worker is to get, or has got, on the way to its end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+#[repr(u8)]
+pub(crate) enum Pace {
+    /// Moves frames.
+    On,
+    /// Has no frame of the interface, and takes none.
+    Empty,
+    /// Has no frame at all.
+    Over,
+}
+
+impl Pace {
+    fn of(number: u8) -> Self {
+        match number {
+            0 => Self::On,
+            1 => Self::Empty,
+            _ => Self::Over,
+        }
+    }
+}
+
 /// What the main thread sees of a worker, and the worker of the main thread.
 #[derive(Debug)]
 pub(crate) struct Beat {
+    /// Numbers of [`Pace`]: how far it is to get, and how far it is.
+    wanted: AtomicU8,
+    reached: AtomicU8,
     /// Written to wake the worker.
     wake: OwnedFd,
     asked: AtomicU64,
@@ -61,6 +90,8 @@ pub(crate) struct Beat {
 impl Beat {
     fn new() -> io::Result<Self> {
         Ok(Self {
+            wanted: AtomicU8::new(Pace::On as u8),
+            reached: AtomicU8::new(Pace::On as u8),
             wake: event()?,
             asked: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -74,6 +105,18 @@ impl Beat {
         self.asked.fetch_add(1, Ordering::Relaxed);
         // Full only if the worker has not turned for ages, and then that is what shows.
         let _ = ring(&self.wake);
+    }
+
+    /// Tells the worker to get so far.
+    pub(crate) fn want(&self, pace: Pace) {
+        // With what the switch has said of its queues before.
+        self.wanted.store(pace as u8, Ordering::Release);
+        let _ = ring(&self.wake);
+    }
+
+    /// Whether it has got so far.
+    pub(crate) fn has_reached(&self, pace: Pace) -> bool {
+        Pace::of(self.reached.load(Ordering::Acquire)) >= pace
     }
 
     /// Whether it has given one since it was asked last.
@@ -211,30 +254,62 @@ impl Worker {
         self.beat.clone()
     }
 
-    /// Moves frames until something is wrong.
-    pub(crate) fn run(mut self) -> WorkerError {
-        loop {
-            if let Err(error) = self.turn() {
-                return error;
+    /// Moves frames until it has ended as it was told to. `tell` says how far it is by then.
+    ///
+    /// # Errors
+    /// Something is wrong.
+    pub(crate) fn run(mut self, tell: impl Fn()) -> Result<(), WorkerError> {
+        while !self.beat.has_reached(Pace::Over) {
+            if self.turn()? {
+                tell();
             }
-        }
-    }
-
-    fn turn(&mut self) -> Result<(), WorkerError> {
-        self.beat.answer(self.refused);
-        let received = self.receive()?;
-        let sent = self.send()?;
-        if !received && !sent && !self.prepare_sleep()? {
-            self.sleep()?;
         }
         Ok(())
     }
 
-    /// From the interface to the switch. `true` when there may be more.
-    fn receive(&mut self) -> Result<bool, WorkerError> {
+    /// `true` when it has got further on the way to its end.
+    fn turn(&mut self) -> Result<bool, WorkerError> {
+        self.beat.answer(self.refused);
+        let wanted = Pace::of(self.beat.wanted.load(Ordering::Acquire));
+        let received = match wanted {
+            Pace::On => self.receive()?,
+            _ => self.take_back()?,
+        };
+        let sent = self.send()?;
+        if received || sent {
+            return Ok(false);
+        }
+        if wanted != Pace::On && !self.beat.has_reached(wanted) && self.has_got(wanted) {
+            self.beat.reached.store(wanted as u8, Ordering::Release);
+            return Ok(true);
+        }
+        if !self.prepare_sleep(wanted)? {
+            self.sleep()?;
+        }
+        Ok(false)
+    }
+
+    /// Whether it has, after a turn in which nothing has moved.
+    fn has_got(&self, wanted: Pace) -> bool {
+        match wanted {
+            Pace::On => true,
+            Pace::Empty => self.to_switch.queue.is_empty(),
+            Pace::Over => self.waiting.is_empty(),
+        }
+    }
+
+    /// Buffers that the switch has done with. `true` when there were some.
+    fn take_back(&mut self) -> Result<bool, WorkerError> {
+        let before = self.free.len();
         while let Some(used) = self.to_switch.queue.take()? {
             self.free.push(used.id);
         }
+        Ok(self.free.len() > before)
+    }
+
+    /// From the interface to the switch. `true` when there may be more.
+    fn receive(&mut self) -> Result<bool, WorkerError> {
+        self.take_back()?;
         self.arrived.clear();
         let queue = &mut self.to_switch.queue;
         let stop = self
@@ -306,11 +381,12 @@ impl Worker {
     }
 
     /// Asks for calls. `true` when there is something to do already.
-    fn prepare_sleep(&mut self) -> Result<bool, WorkerError> {
+    fn prepare_sleep(&mut self, wanted: Pace) -> Result<bool, WorkerError> {
         // While the interface takes nothing, more frames of the switch are of no use.
         let frames = !self.blocked && self.from_switch.queue.arm()?;
-        // Buffers that come back are only waited for when there are none, or few.
-        let buffers = self.interface.is_short(self.free.len()) && self.to_switch.queue.arm()?;
+        // Buffers that come back are only waited for when there are none, or few, or all of them are to.
+        let waits = wanted != Pace::On || self.interface.is_short(self.free.len());
+        let buffers = waits && self.to_switch.queue.arm()?;
         Ok(frames || buffers)
     }
 

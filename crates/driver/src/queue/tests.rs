@@ -42,6 +42,12 @@ impl Device {
         Some((id, address, len, flags))
     }
 
+    /// Buffers that are available and were not taken.
+    pub(crate) fn waiting(&self) -> u16 {
+        let index = self.region.u16(self.place.available + 2);
+        index.load(Ordering::Acquire).wrapping_sub(self.seen)
+    }
+
     pub(crate) fn give(&mut self, id: u32, len: u32) {
         let at = self.place.used + 4 + 8 * u64::from(self.used % self.place.shape.entries);
         self.region.u32(at).store(id, Ordering::Relaxed);

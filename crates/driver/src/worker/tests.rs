@@ -21,11 +21,13 @@ const HEADER_BYTES: usize = HEADER as usize;
 struct World {
     region: Arc<Region>,
     wire: OwnedFd,
+    /// The interface, as the supervisor keeps it.
+    kept: OwnedFd,
     from_switch: Device,
     to_switch: Device,
     calls: [OwnedFd; 2],
     beat: Arc<Beat>,
-    thread: JoinHandle<WorkerError>,
+    thread: JoinHandle<Result<(), WorkerError>>,
 }
 
 fn world() -> World {
@@ -33,15 +35,17 @@ fn world() -> World {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let ends =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let kept = ends.0.try_clone().unwrap();
     let worker = Worker::new(&region, 0, Interface::new(BackEnd::Tap, ends.0)).unwrap();
     let calls = worker.rings().unwrap().map(|ring| ring.call);
     World {
         from_switch: Device::new(&region, 0),
         to_switch: Device::new(&region, 1),
         wire: ends.1,
+        kept,
         calls,
         beat: worker.beat(),
-        thread: std::thread::spawn(move || worker.run()),
+        thread: std::thread::spawn(move || worker.run(|| ())),
         region,
     }
 }
@@ -104,7 +108,7 @@ impl World {
 
     fn end(self) -> WorkerError {
         drop(self.wire);
-        self.thread.join().unwrap()
+        self.thread.join().unwrap().unwrap_err()
     }
 }
 
@@ -215,7 +219,7 @@ fn what_the_switch_may_not_do_ends_the_worker() {
     ring(&world.calls[0]).unwrap();
     assert!(matches!(
         world.thread.join().unwrap(),
-        WorkerError::Short(HEADER)
+        Err(WorkerError::Short(HEADER))
     ));
 
     let mut world = self::world();
@@ -223,10 +227,47 @@ fn what_the_switch_may_not_do_ends_the_worker() {
     ring(&world.calls[1]).unwrap();
     // It looks when it has something to send.
     world.wire_gives(&frame(1));
-    let error = world.thread.join().unwrap();
+    let error = world.thread.join().unwrap().unwrap_err();
     assert!(
         matches!(error, WorkerError::Switch(Fault::Ahead { .. })),
         "{error}"
     );
     assert!(!error.device_lost());
+}
+
+#[test]
+fn who_is_told_to_end_passes_on_what_it_has_and_takes_nothing_more() {
+    let mut world = world();
+    const FRAMES: u32 = 30;
+    for n in 0..FRAMES {
+        until(|| world.wire_gives(&frame(n)));
+    }
+    // All are with the switch, which has not taken one of them.
+    until(|| world.to_switch.waiting() == FRAMES as u16);
+    world.beat.want(Pace::Empty);
+    // It has seen that when it answers.
+    world.beat.ask();
+    until(|| world.beat.is_alive());
+    assert!(world.wire_gives(&frame(1000)), "for the next driver");
+    for n in 0..FRAMES {
+        assert!(!world.beat.has_reached(Pace::Empty), "frame {n} is out");
+        assert!(world.switch_takes().unwrap() == frame(n), "frame {n}");
+    }
+    until(|| world.beat.has_reached(Pace::Empty));
+    for n in 0..FRAMES {
+        assert!(world.switch_gives(&frame(n)));
+    }
+    world.beat.want(Pace::Over);
+    let mut taken = 0;
+    until(|| {
+        while let Some(got) = world.wire_takes() {
+            assert!(got == frame(taken), "frame {taken}");
+            taken += 1;
+        }
+        taken == FRAMES
+    });
+    world.thread.join().unwrap().expect("a good end");
+    let mut left = vec![0; 70_000];
+    let len = rustix::io::read(&world.kept, &mut left).unwrap();
+    assert!(left[..len] == frame(1000), "it was left where it was");
 }
