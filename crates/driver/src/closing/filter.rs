@@ -40,6 +40,8 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_ppoll, "the same, where there is no poll"),
     call(libc::SYS_recvfrom, "answers of the switch, by the standard library's read"),
     call(libc::SYS_close, "what was handed to the switch; descriptors nobody asked for"),
+    #[cfg(debug_assertions)]
+    call(libc::SYS_fcntl, "the standard library checks what it closes"),
     call(libc::SYS_futex, "threads that wait for one another"),
     call(libc::SYS_sched_yield, "the same"),
     call(libc::SYS_clock_gettime, "times in the log, where the vDSO has no clock"),
