@@ -52,6 +52,9 @@ pub(crate) struct Report {
     /// Drivers that were replaced, and for how long each port had none.
     #[serde(default)]
     pub(crate) drivers: Vec<DriverGap>,
+    /// Why the others are of the version before.
+    #[serde(default)]
+    pub(crate) drivers_stay: Option<String>,
 }
 
 /// A driver that was replaced.
@@ -59,6 +62,6 @@ pub(crate) struct Report {
 pub(crate) struct DriverGap {
     /// Its port.
     pub(crate) port: String,
-    /// The time between the end of the old one and the start of the new one, milliseconds.
+    /// The time from when the old one was told to stop until the new one answered, milliseconds.
     pub(crate) gap_ms: f64,
 }

@@ -25,6 +25,7 @@ mod hand_over;
 mod heartbeat;
 mod lock;
 mod notify;
+mod renew;
 mod replace;
 mod running;
 mod settings;

@@ -7,7 +7,9 @@
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -382,7 +384,7 @@ fn every_process_is_of_the_new_version() {
 fn what_is_put_in_place_of_the_files_waits_for_an_upgrade() {
     let place = Place::new();
     let dir = copies(&place, "installed");
-    let mut command = std::process::Command::new(dir.join("lasthop"));
+    let mut command = Command::new(dir.join("lasthop"));
     let config_file = place.path("lasthop.toml");
     std::fs::write(&config_file, config(1)).unwrap();
     command.arg("run").arg("--config").arg(config_file);
@@ -513,6 +515,112 @@ fn who_is_to_blame_is_so_after_an_upgrade_too() {
             lasthop.log().contains("again and again")
         });
         drop(stopping);
+    });
+    lasthop.end(Signal::TERM);
+}
+
+/// Has what a command starts in a network namespace of its own.
+fn in_own_network(command: &mut Command) -> &mut Command {
+    // SAFETY: one system call; a process that is being started has one thread.
+    unsafe {
+        command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    }
+}
+
+/// A Lasthop with a port for two guests, and two for the host; none where the machine does not let us.
+fn with_drivers(place: &Place) -> Option<Running> {
+    let allowed = in_own_network(&mut Command::new("true")).status();
+    if !allowed.is_ok_and(|status| status.success()) || !Path::new("/dev/net/tun").exists() {
+        eprintln!("skipped: no network namespaces here");
+        return None;
+    }
+    let host =
+        |name: &str| format!("[[port]]\nname = \"{name}\"\nkind = \"tap\"\nsegment = \"host\"\n");
+    let hosts = ["t0", "t1"].map(host).concat();
+    let segment = "[[segment]]\nname = \"host\"\n";
+    let mut command = place.command(&format!("{}{segment}{hosts}", config(1)));
+    in_own_network(&mut command);
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    for port in ["t0", "t1"] {
+        eventually("its driver runs", || lasthop.state(port) == "up");
+    }
+    Some(lasthop)
+}
+
+/// The files of both drivers, and how often they were started again.
+fn drivers(lasthop: &Running) -> [(PathBuf, u64); 2] {
+    ["t0", "t1"].map(|port| {
+        let process = &lasthop.json(&format!("port show {port}"))["driver_process"];
+        let pid = process["pid"].as_i64().unwrap();
+        let restarts = process["restarts"].as_u64().unwrap();
+        (file_of(i32::try_from(pid).unwrap()), restarts)
+    })
+}
+
+#[test]
+fn drivers_are_of_the_new_version_too() {
+    let place = Place::new();
+    let Some(mut lasthop) = with_drivers(&place) else {
+        return;
+    };
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for name in ["first", "second"] {
+            let dir = copies(&place, name);
+            let report = lasthop.json(&format!("upgrade --to {}", dir.display()));
+            let report = &report["upgraded"];
+            assert_eq!(report["drivers_stay"], Value::Null);
+            let gaps = report["drivers"].as_array().unwrap();
+            let ports: Vec<_> = gaps.iter().map(|gap| gap["port"].as_str()).collect();
+            assert_eq!(ports, [Some("t0"), Some("t1")]);
+            println!("{gaps:?}");
+            let own = dir.join("lasthop-driver");
+            assert_eq!(drivers(&lasthop), [(own.clone(), 0), (own, 0)]);
+            more();
+            for port in ["t0", "t1"] {
+                assert_eq!(lasthop.state(port), "up");
+            }
+        }
+    });
+    let log = lasthop.log();
+    for bad in ["ERROR", "driver ended", "is killed"] {
+        assert!(!log.contains(bad), "{bad}: {log}");
+    }
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn where_a_new_driver_is_no_good_all_stay_as_they_were() {
+    let place = Place::new();
+    let Some(mut lasthop) = with_drivers(&place) else {
+        return;
+    };
+    let [(before, _), _] = drivers(&lasthop);
+    under_traffic(&place, GuestConfig::default(), |more| {
+        for fault in ["crash", "sleep"] {
+            let dir = version(&place, fault, &[("lasthop-driver", fault)]);
+            let said = lasthop.prints(&format!("upgrade --to {}", dir.display()));
+            assert!(said.contains("drivers stay of version "), "{said}");
+            assert!(said.contains(": driver of t0: "), "{said}");
+            for port in ["t0", "t1"] {
+                eventually("its driver runs", || lasthop.state(port) == "up");
+            }
+            more();
+            let files = drivers(&lasthop).map(|(file, _)| file);
+            assert_eq!(files, [before.clone(), before.clone()]);
+            signal(lasthop.pid("driver t1"), Signal::KILL);
+            eventually("there is another one", || {
+                lasthop
+                    .try_process("driver t1")
+                    .is_some_and(|p| p["restarts"] != 0)
+                    && lasthop.state("t1") == "up"
+            });
+            assert_eq!(drivers(&lasthop).map(|(file, _)| file)[1], before);
+        }
     });
     lasthop.end(Signal::TERM);
 }

@@ -34,7 +34,7 @@ enum Victim {
     Switch,
     Driver,
     Supervisor,
-    /// Nobody: `lasthop upgrade` replaces all but the driver.
+    /// Nobody: `lasthop upgrade` replaces all, the driver last.
     Upgrade,
 }
 

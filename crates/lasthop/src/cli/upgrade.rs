@@ -51,6 +51,7 @@ fn show(report: &Report) -> String {
         gap_ms,
         connections,
         drivers,
+        drivers_stay,
     } = report;
     let kept = units::several(u64::from(*connections), "connection");
     let mut text =
@@ -59,12 +60,16 @@ fn show(report: &Report) -> String {
         let (port, gap_ms) = (&driver.port, driver.gap_ms);
         text += &format!("driver of {port}: {gap_ms:.2} ms without one\n");
     }
+    if let Some(reason) = drivers_stay {
+        text += &format!("drivers stay of version {from}: {reason}\n");
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::DriverGap;
 
     #[test]
     fn a_report_reads_well() {
@@ -73,10 +78,15 @@ mod tests {
             to: "1.1.0".into(),
             gap_ms: 1.234,
             connections: 1,
-            drivers: Vec::new(),
+            drivers: vec![DriverGap {
+                port: "up".into(),
+                gap_ms: 5.0,
+            }],
+            drivers_stay: Some("driver of t0: it ended".into()),
         };
-        let expected =
-            "upgraded from 1.0.0 to 1.1.0: 1 connection kept, 1.23 ms without a switch\n";
+        let expected = "upgraded from 1.0.0 to 1.1.0: 1 connection kept, 1.23 ms without a switch\n\
+             driver of up: 5.00 ms without one\n\
+             drivers stay of version 1.0.0: driver of t0: it ended\n";
         assert_eq!(show(&report), expected);
     }
 }

@@ -113,6 +113,11 @@ impl Binaries {
         .command()
     }
 
+    /// Has the driver of other ones from now on.
+    pub(super) fn take_driver_of(&mut self, others: Self) {
+        self.driver = others.driver;
+    }
+
     /// All of them, the supervisor's first.
     pub(super) fn commands(&self) -> [Command; 4] {
         self.all().map(Binary::command)

@@ -17,6 +17,7 @@ mod heart;
 mod tests;
 
 use std::cell::OnceCell;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use super::binaries::Binaries;
 use super::child::Child;
 use super::groups::Groups;
 use super::replace::{Giving, PassedDriver, Taking};
+pub(super) use driver::Renewed;
 use driver::{Dial, Dialed, Driver};
 
 /// How long the end of processes is waited for that were told to end, or killed.
@@ -202,6 +204,32 @@ impl Drivers {
         self.all.iter().filter_map(Driver::due).chain(at_once).min()
     }
 
+    /// Names of ports whose driver serves.
+    pub(super) fn serving(&self) -> impl Iterator<Item = &str> {
+        let serving = self.all.iter().filter(|driver| driver.serves());
+        serving.map(|driver| driver.spec.name.as_str())
+    }
+
+    /// Begins to replace the process of a port by one of other binaries. `false` when there is none.
+    ///
+    /// # Errors
+    /// It cannot be started; the old one goes on.
+    pub(super) fn renew(&mut self, port: &str, binaries: &Binaries) -> io::Result<bool> {
+        let mut serving = self.all.iter_mut().filter(|driver| driver.serves());
+        match serving.find(|driver| driver.spec.name == port) {
+            Some(driver) => driver.renew(binaries).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// What has come of that; nothing while it goes on.
+    pub(super) fn renewed(&mut self, port: &str) -> Option<Renewed> {
+        match self.all.iter_mut().find(|d| d.spec.name == port) {
+            Some(driver) => driver.renewed(),
+            None => Some(Renewed::Gone),
+        }
+    }
+
     /// For control.
     pub(super) fn states(&self) -> Vec<DriverState> {
         self.all.iter().map(Driver::state).collect()
@@ -220,7 +248,8 @@ impl Drivers {
     pub(super) fn stop(&mut self) {
         let drivers = std::mem::take(&mut self.all);
         let names: Vec<_> = drivers.iter().map(|d| d.spec.name.clone()).collect();
-        let children: Vec<_> = drivers.into_iter().filter_map(|d| d.child).collect();
+        let children = drivers.into_iter().flat_map(Driver::into_children);
+        let children: Vec<_> = children.collect();
         for child in &children {
             // One that is gone need not be told.
             let _ = child.tell_at_once(&Tell::Stop, &[]);

@@ -40,7 +40,7 @@ use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
 pub(super) use record::{
     PassedBinaries, PassedBlame, PassedChild, PassedDeposit, PassedDeposits, PassedDevice,
-    PassedDriver, PassedProcess, PassedUpgrade, Record,
+    PassedDriver, PassedProcess, PassedReport, PassedUpgrade, Record,
 };
 
 /// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's

@@ -4,10 +4,11 @@
 //! check       the new binaries start, agree with each other and with what runs; else nothing is touched
 //! replace     this process becomes the new supervisor, see [`super::replace`]
 //! hand over   control and switch, see [`super::hand_over`]
+//! renew       the drivers, one after the other, see [`super::renew`]
 //! ```
 //!
-//! Whatever fails, the supervisor becomes the old one again, and the old control and switch go on. Drivers go on as they
-//! are; the next process for an interface is one of the new version.
+//! Whatever fails before the new pair serves, the supervisor becomes the old one again, and the old control and switch go on. A new
+//! driver that fails has its predecessor's version again, and so have all that were not replaced by then.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -20,7 +21,8 @@ use super::admin::Client;
 use super::binaries::Binaries;
 use super::check::Check;
 use super::hand_over::{HandOver, Handed};
-use super::replace::{Giving, PassedUpgrade, Taking};
+use super::renew::Renewing;
+use super::replace::{Giving, PassedReport, PassedUpgrade, Taking};
 use crate::admin::{Answer, Report, Request};
 use crate::self_check::SelfCheck;
 
@@ -30,14 +32,17 @@ enum Stage {
     /// The supervisor is a new one; or the old one again, with the reason.
     Replaced(Option<String>),
     HandingOver,
+    /// The upgrade is done, but for drivers.
+    Renewing(Renewing),
 }
 
 /// One upgrade.
 pub(super) struct Upgrade {
-    client: Client,
-    new: Binaries,
+    pub(super) client: Client,
+    /// What it is to; once that serves, what it was from.
+    pub(super) new: Binaries,
     stage: Stage,
-    report: Report,
+    pub(super) report: Report,
     /// That of the record which the other side understands.
     record_version: u32,
 }
@@ -46,7 +51,7 @@ impl Upgrade {
     fn check(&self) -> Option<&Check> {
         match &self.stage {
             Stage::Checking(check) => Some(check),
-            Stage::Replaced(_) | Stage::HandingOver => None,
+            _ => None,
         }
     }
 
@@ -69,7 +74,11 @@ impl Upgrade {
         PassedUpgrade {
             client: giving.give(self.client.as_fd()),
             new: self.new.pass(giving),
-            report: self.report.clone(),
+            report: PassedReport {
+                from: self.report.from.clone(),
+                to: self.report.to.clone(),
+                ..PassedReport::default()
+            },
             failed,
         }
     }
@@ -89,7 +98,11 @@ impl Upgrade {
             client: Client::of(fds.take(from.client)?),
             new: Binaries::take(from.new, fds)?,
             stage: Stage::Replaced(failed.or(from.failed)),
-            report: from.report,
+            report: Report {
+                from: from.report.from,
+                to: from.report.to,
+                ..Report::default()
+            },
             record_version,
         })
     }
@@ -109,7 +122,8 @@ impl Supervisor {
             Some(Stage::Checking(check)) => Some(check.due()),
             Some(Stage::Replaced(_)) => Some(Instant::now()),
             Some(Stage::HandingOver) => self.next.as_ref().map(HandOver::due),
-            None => None,
+            // Drivers say when they are due.
+            Some(Stage::Renewing(_)) | None => None,
         };
         step.into_iter().chain(self.admin.due()).min()
     }
@@ -143,6 +157,7 @@ impl Supervisor {
                 None => Some(upgrade),
                 Some(handed) => self.handed_over(upgrade, handed),
             },
+            Stage::Renewing(_) => self.go_on_renewing(upgrade),
         }
     }
 
@@ -226,9 +241,25 @@ impl Supervisor {
             } => (gap_ms, connections),
         };
         (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
-        self.binaries = upgrade.new;
+        std::mem::swap(&mut self.binaries, &mut upgrade.new);
         let version = &upgrade.report.to;
         tracing::info!(version, gap_ms, connections, "upgraded");
+        upgrade.stage = Stage::Renewing(Renewing::all(&self.drivers));
+        self.go_on_renewing(upgrade)
+    }
+
+    fn go_on_renewing(&mut self, mut upgrade: Upgrade) -> Option<Upgrade> {
+        let Stage::Renewing(renewing) = &mut upgrade.stage else {
+            return Some(upgrade);
+        };
+        let done = renewing.turn(&mut self.drivers, &self.binaries, &mut upgrade.report);
+        if !done {
+            return Some(upgrade);
+        }
+        if let Some(reason) = &upgrade.report.drivers_stay {
+            tracing::error!("drivers stay of the version before: {reason}");
+            self.binaries.take_driver_of(upgrade.new);
+        }
         upgrade.client.say(&Answer::Upgraded(upgrade.report));
         None
     }

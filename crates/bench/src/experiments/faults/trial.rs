@@ -1,5 +1,6 @@
 //! One kill: traffic before it, the kill, traffic until all is as before, and the books.
 
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -200,7 +201,7 @@ impl<'a> Running<'a> {
         self.traffic
             .streams()
             .for_each(|stream| stream.kill(killed));
-        let upgrade = match self.victim {
+        let mut upgrade = match self.victim {
             Victim::Upgrade => Some(self.lasthop.begin(&["upgrade"])?),
             _ => {
                 pidfd_send_signal(&handle, Signal::KILL)?;
@@ -220,13 +221,17 @@ impl<'a> Running<'a> {
         self.until("all is as before", |running| {
             running.note_answers(&mut times, old);
             let flows = running.traffic.streams().all(|stream| stream.resumed());
-            Ok(flows && times.replaced.is_some() && killed.elapsed() >= AFTER)
+            // Drivers are replaced when the new switch serves already.
+            let done = match &mut upgrade {
+                Some(upgrade) => upgrade.try_wait()?,
+                None => Some(ExitStatus::default()),
+            };
+            if done.is_some_and(|status| !status.success()) {
+                bail!("the upgrade failed");
+            }
+            let over = done.is_some() && killed.elapsed() >= AFTER;
+            Ok(flows && times.replaced.is_some() && over)
         })?;
-        if let Some(mut upgrade) = upgrade
-            && !upgrade.wait()?.success()
-        {
-            bail!("the upgrade failed");
-        }
         Ok(times)
     }
 

@@ -1,6 +1,7 @@
 //! One driver: its interface, its process, and the dial of the switch that waits for it.
 
 mod passing;
+mod renewal;
 
 use std::cell::OnceCell;
 use std::io;
@@ -17,6 +18,8 @@ use super::heart::{Due, Heart};
 use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 use crate::supervisor::groups::{Groups, Limits};
+use renewal::Renewal;
+pub(in crate::supervisor) use renewal::Renewed;
 
 /// Messages of one driver in a row; an honest one has two to say.
 const MESSAGES: usize = 16;
@@ -57,6 +60,8 @@ pub(super) struct Driver {
     pub(super) child: Option<Child>,
     /// The process was killed: what it says is of no interest any more.
     doomed: bool,
+    /// It is being replaced by one of another version.
+    renewal: Option<Renewal>,
     pub(super) dial: Option<Dial>,
     heart: Heart,
     /// Of the processes before this one.
@@ -96,6 +101,7 @@ impl Driver {
             suspect: false,
             child: None,
             doomed: false,
+            renewal: None,
             dial: None,
             heart: Heart::new(Instant::now()),
             refused_before: Refused::default(),
@@ -157,17 +163,27 @@ impl Driver {
         self.hear();
         self.reap();
         self.ping();
+        if !self.follow_renewal() {
+            return None;
+        }
         self.dial.as_ref()?;
         let connected = self.connect(binaries, groups).transpose()?;
         self.reason = connected.as_ref().err().cloned();
         Some(self.dial.take()?.answered(connected))
     }
 
-    /// Gives its place up: the process, which is killed, and the answer to a dial.
-    pub(super) fn part(mut self) -> (Option<Child>, Option<Dialed>) {
+    /// Gives its place up: its processes, which are killed, and the answer to a dial.
+    pub(super) fn part(mut self) -> (Vec<Child>, Option<Dialed>) {
         self.kill();
         let gone = || Err("its driver was replaced".to_owned());
-        (self.child, self.dial.map(|dial| dial.answered(gone())))
+        let answer = self.dial.take().map(|dial| dial.answered(gone()));
+        (self.into_children(), answer)
+    }
+
+    /// All its processes.
+    pub(super) fn into_children(self) -> Vec<Child> {
+        let next = self.renewal.and_then(Renewal::into_child);
+        self.child.into_iter().chain(next).collect()
     }
 
     /// What the process says. It is not trusted: more than it has to say, or anything else, is its end.
@@ -218,17 +234,19 @@ impl Driver {
     }
 
     fn reap(&mut self) {
-        let Some(status) = self.child.as_mut().and_then(Child::reap) else {
-            return;
-        };
-        self.reason.get_or_insert(status);
+        if !self.has_left() {
+            let Some(status) = self.child.as_mut().and_then(Child::reap) else {
+                return;
+            };
+            self.reason.get_or_insert(status);
+        }
         let refused = std::mem::take(&mut self.refused);
         self.refused_before = sum(self.refused_before, refused);
     }
 
     /// Asks for a sign of life when it is time, and ends a process that gives none.
     fn ping(&mut self) {
-        if self.doomed || !self.is_alive() {
+        if self.doomed || !self.is_alive() || self.is_leaving() {
             return;
         }
         match self.heart.turn(Instant::now()) {
@@ -262,7 +280,9 @@ impl Driver {
             return Ok(None);
         }
         self.ready_device()?;
-        if let Some(child) = &mut self.child {
+        if let Some(next) = self.renewal.as_mut().and_then(Renewal::take_child) {
+            self.install(next);
+        } else if let Some(child) = &mut self.child {
             if !child.restart_if_due(binaries) {
                 return Ok(None);
             }
@@ -357,6 +377,14 @@ impl Driver {
     /// When it is to be looked after.
     pub(super) fn due(&self) -> Option<Instant> {
         let child = self.child.as_ref()?;
+        let renewal = self.renewal.as_ref().map(Renewal::due);
+        renewal.into_iter().chain(self.process_due(child)).min()
+    }
+
+    fn process_due(&self, child: &Child) -> Option<Instant> {
+        if self.is_leaving() {
+            return None;
+        }
         if child.is_alive() {
             return Some(self.heart.due()).filter(|_| !self.doomed);
         }

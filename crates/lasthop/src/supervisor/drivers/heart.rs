@@ -77,6 +77,11 @@ impl Heart {
         self.pinged.take().is_some()
     }
 
+    /// Whether it has ever answered: then its set-up is over.
+    pub(super) fn has_settled(&self) -> bool {
+        self.settled
+    }
+
     /// When something is due.
     pub(super) fn due(&self) -> Instant {
         let dead = |since| since + self.patience();

@@ -14,7 +14,6 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use super::fds::Place;
-use crate::admin::Report;
 use crate::supervisor::deposits::Parcel;
 
 /// The versions; also those of the format "supervisor" in `channel::formats`.
@@ -142,9 +141,19 @@ pub(in crate::supervisor) struct PassedUpgrade {
     /// Who asked for it.
     pub(in crate::supervisor) client: Place,
     pub(in crate::supervisor) new: PassedBinaries,
-    pub(in crate::supervisor) report: Report,
+    pub(in crate::supervisor) report: PassedReport,
     /// Why everything is to be as it was.
     pub(in crate::supervisor) failed: Option<String>,
+}
+
+/// What the upgrade has to report by then. The rest is there because version 1 has it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedReport {
+    pub(in crate::supervisor) from: String,
+    pub(in crate::supervisor) to: String,
+    pub(in crate::supervisor) gap_ms: f64,
+    pub(in crate::supervisor) connections: u32,
+    pub(in crate::supervisor) drivers: Vec<(String, f64)>,
 }
 
 impl Record {

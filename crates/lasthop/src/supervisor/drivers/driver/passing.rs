@@ -80,6 +80,7 @@ impl Driver {
             suspect: from.suspect,
             child: child.transpose()?,
             doomed: from.doomed,
+            renewal: None,
             dial: from.dial.map(|path| Dial { port, path }),
             heart: Heart::take(from.heart, Instant::now()),
             refused_before: from.refused_before,
