@@ -11,6 +11,7 @@
 //! format     it writes the state file in another way
 //! crash      it crashes when it starts
 //! sleep      it does nothing when it starts
+//! older      it is of a version that does not know the newest record of a supervisor; that is no fault
 //! back       of `lasthop`: it gives the place of the supervisor back to the one before
 //! ```
 //!
@@ -20,6 +21,9 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+
+/// As in another version.
+const OTHER: [&str; 2] = ["\"version\":\"", "\"version\":\"9"];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -39,13 +43,18 @@ fn main() -> ExitCode {
         ("hang", true) | ("sleep", false) => loop {
             std::thread::park();
         },
-        ("version", true) => say(&own, &arguments, "\"version\":\"", "\"version\":\"9"),
-        ("format", true) => say(
-            &own,
-            &arguments,
-            "\"state\":{\"writes\":1",
-            "\"state\":{\"writes\":9",
-        ),
+        ("version", true) => say(&own, &arguments, &[OTHER]),
+        ("format", true) => {
+            let state = ["\"state\":{\"writes\":1", "\"state\":{\"writes\":9"];
+            say(&own, &arguments, &[state])
+        }
+        ("older", true) => {
+            let supervisor = [
+                "\"supervisor\":{\"writes\":1,\"reads\":[1,2]",
+                "\"supervisor\":{\"writes\":1,\"reads\":[1]",
+            ];
+            say(&own, &arguments, &[OTHER, supervisor])
+        }
         ("crash", false) => std::process::abort(),
         ("back", false) => give_back(),
         _ => {
@@ -78,13 +87,15 @@ fn give_back() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Says what the real one says, but for this.
-fn say(own: &Path, arguments: &[OsString], from: &str, to: &str) -> ExitCode {
+/// Says what the real one says, but for these words, each of which must be there.
+fn say(own: &Path, arguments: &[OsString], other: &[[&str; 2]]) -> ExitCode {
     let mut real = real(own, arguments);
     let said = real.stdin(Stdio::inherit()).output().expect("it starts");
-    print!(
-        "{}",
-        String::from_utf8_lossy(&said.stdout).replace(from, to)
-    );
+    let mut text = String::from_utf8_lossy(&said.stdout).into_owned();
+    for [from, to] in other {
+        assert!(text.contains(from), "{text}");
+        text = text.replace(from, to);
+    }
+    print!("{text}");
     ExitCode::SUCCESS
 }

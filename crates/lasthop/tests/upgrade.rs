@@ -154,6 +154,13 @@ fn built() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_lasthop")).parent().unwrap()
 }
 
+/// Copies an executable file. This process does not open the copy: one that another test starts meanwhile would have it open
+/// for writing for a moment, and then it cannot be executed.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
 /// A directory with binaries that claim to be another version. `faults`: what is wrong with which; see
 /// `examples/faulty.rs`.
 fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
@@ -167,8 +174,13 @@ fn version(place: &Place, name: &str, faults: &[(&str, &str)]) -> PathBuf {
         "lasthop-switch",
         "lasthop-driver",
     ] {
-        let copied = std::fs::copy(real.join("examples/faulty"), dir.join(name));
-        copied.expect("`cargo test` without `--test`, or `cargo build --example faulty`");
+        let faulty = real.join("examples/faulty");
+        let built = faulty.exists();
+        assert!(
+            built,
+            "`cargo test` without `--test`, or `cargo build --example faulty`"
+        );
+        copy(&faulty, &dir.join(name));
     }
     for (name, fault) in faults {
         std::fs::write(dir.join(format!("{name}.fault")), fault).unwrap();
@@ -187,7 +199,7 @@ fn copies(place: &Place, name: &str) -> PathBuf {
         "lasthop-switch",
         "lasthop-driver",
     ] {
-        std::fs::copy(real.join(name), dir.join(name)).unwrap();
+        copy(&real.join(name), &dir.join(name));
     }
     dir
 }
@@ -378,6 +390,35 @@ fn every_process_is_of_the_new_version() {
     });
     lasthop.end(Signal::TERM);
     assert_eq!(place.left(), [""; 0]);
+}
+
+#[test]
+fn to_a_version_that_knows_only_the_first_record_and_back() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1));
+    let all = [
+        "lasthop",
+        "lasthop-control",
+        "lasthop-switch",
+        "lasthop-driver",
+    ];
+    let older = version(&place, "older", &all.map(|name| (name, "older")));
+    let new = built().display().to_string();
+    under_traffic(&place, GuestConfig::default().packed(), |more| {
+        for _ in 0..2 {
+            let said = lasthop.prints(&format!("upgrade --to {}", older.display()));
+            let [own, other] = [env!("CARGO_PKG_VERSION"), "9"];
+            assert!(
+                said.contains(&format!("to {other}{own}: 2 connections kept")),
+                "{said}"
+            );
+            more();
+            lasthop.prints(&format!("upgrade --to {new}"));
+            more();
+        }
+    });
+    assert_eq!(drops(&lasthop), 0, "{}", lasthop.prints("stats"));
+    lasthop.end(Signal::TERM);
 }
 
 #[test]
