@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
 use interface::Control;
+pub use xdp::XdpParts;
 
 /// An open interface.
 #[derive(Debug)]
@@ -61,6 +62,8 @@ pub struct Parts<Fd> {
     pub queues: Vec<Fd>,
     /// A socket in the interface's network namespace.
     pub control: Fd,
+    /// What it has besides with `AF_XDP` sockets.
+    pub xdp: Option<XdpParts<Fd>>,
 }
 
 /// Bytes that may wait in a socket in each direction: some milliseconds of a fast wire.
@@ -227,29 +230,31 @@ impl Device {
         })
     }
 
-    /// What it consists of; none of an interface with `AF_XDP` sockets, which cannot be passed on.
+    /// What it consists of, but for `AF_XDP` sockets and their memory, which are a process's alone.
     #[must_use]
-    pub fn parts(&self) -> Option<Parts<BorrowedFd<'_>>> {
-        self.xdp.is_none().then(|| Parts {
+    pub fn parts(&self) -> Parts<BorrowedFd<'_>> {
+        Parts {
             interface: self.interface.clone(),
             back_end: self.back_end,
             uso: self.uso,
             provisional: self.provisional,
             queues: self.queues.iter().map(AsFd::as_fd).collect(),
             control: self.control.as_fd(),
-        })
+            xdp: self.xdp.as_ref().map(xdp::Xdp::parts),
+        }
     }
 
     /// The interface that these are the parts of.
     #[must_use]
     pub fn of(parts: Parts<OwnedFd>) -> Self {
+        let xdp = parts.xdp.map(|xdp| xdp::Xdp::of(&parts.interface, xdp));
         Self {
             interface: parts.interface,
             back_end: parts.back_end,
             uso: parts.uso,
             queues: parts.queues,
             control: Control::over(parts.control),
-            xdp: None,
+            xdp,
             provisional: parts.provisional,
         }
     }

@@ -8,7 +8,7 @@
 mod program;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
@@ -44,12 +44,37 @@ pub(super) struct Xdp {
     unfinished: bool,
     map: Map,
     /// The attached program.
-    _link: OwnedFd,
+    link: OwnedFd,
     /// A packet socket without packets.
-    _promiscuous: OwnedFd,
-    _tags: Tags,
+    promiscuous: OwnedFd,
+    tags: Tags,
     /// For the next process.
     next: Option<Sockets>,
+}
+
+/// What is kept while the interface is ours, for a supervisor that takes the place of another.
+#[derive(Debug)]
+pub struct XdpParts<Fd> {
+    /// The interface's network namespace.
+    pub namespace: Fd,
+    /// Its number there.
+    pub index: u32,
+    /// Its receive queues.
+    pub pairs: u16,
+    /// It reads and writes the shared memory itself.
+    pub zero_copy: bool,
+    /// Frames may lack their checksum.
+    pub unfinished: bool,
+    /// Sockets by receive queue, for the program.
+    pub map: Fd,
+    /// The attached program, which goes with the last copy of this.
+    pub link: Fd,
+    /// What keeps the interface promiscuous.
+    pub promiscuous: Fd,
+    /// What its way with VLAN tags is changed with.
+    pub tags: Fd,
+    /// It took tags off before it was ours.
+    pub took_tags_off: bool,
 }
 
 /// One process's.
@@ -87,9 +112,9 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         zero_copy,
         unfinished,
         map,
-        _link: link,
-        _promiscuous: promiscuous,
-        _tags: tags,
+        link,
+        promiscuous,
+        tags,
         next: Some(sockets),
     };
     Ok(Device {
@@ -297,6 +322,42 @@ impl Drop for Tags {
 }
 
 impl Xdp {
+    /// What there is but for sockets.
+    pub(super) fn parts(&self) -> XdpParts<BorrowedFd<'_>> {
+        XdpParts {
+            namespace: self.namespace.as_fd(),
+            index: self.index,
+            pairs: self.pairs,
+            zero_copy: self.zero_copy,
+            unfinished: self.unfinished,
+            map: self.map.as_fd(),
+            link: self.link.as_fd(),
+            promiscuous: self.promiscuous.as_fd(),
+            tags: self.tags.control.as_fd(),
+            took_tags_off: self.tags.taken_off,
+        }
+    }
+
+    /// Of the interface of this name that these are the parts of.
+    pub(super) fn of(interface: &str, parts: XdpParts<OwnedFd>) -> Self {
+        Self {
+            namespace: parts.namespace,
+            index: parts.index,
+            pairs: parts.pairs,
+            zero_copy: parts.zero_copy,
+            unfinished: parts.unfinished,
+            map: Map::over(parts.map),
+            link: parts.link,
+            promiscuous: parts.promiscuous,
+            tags: Tags {
+                interface: interface.to_owned(),
+                control: Control::over(parts.tags),
+                taken_off: parts.took_tags_off,
+            },
+            next: None,
+        }
+    }
+
     /// Sockets for a new process; those before must have been closed.
     ///
     /// # Errors

@@ -119,10 +119,7 @@ impl Drivers {
     }
 
     /// For the supervisor that takes the place of this one.
-    ///
-    /// # Errors
-    /// The first that cannot be passed on.
-    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Result<Vec<PassedDriver>, String> {
+    pub(super) fn pass<'a>(&'a self, giving: &mut Giving<'a>) -> Vec<PassedDriver> {
         let all = self.all.iter();
         all.map(|driver| driver.pass(giving)).collect()
     }

@@ -40,7 +40,7 @@ use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
 pub(super) use record::{
     PassedBinaries, PassedBlame, PassedChild, PassedDeposit, PassedDeposits, PassedDevice,
-    PassedDriver, PassedProcess, PassedReport, PassedUpgrade, Record,
+    PassedDriver, PassedProcess, PassedReport, PassedUpgrade, PassedXdp, Record,
 };
 
 /// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's
@@ -74,7 +74,7 @@ impl Supervisor {
             control: self.control.pass(giving),
             switch: self.switch.pass(giving),
             deposits: self.deposits.pass(giving),
-            drivers: self.drivers.pass(giving)?,
+            drivers: self.drivers.pass(giving),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             binaries: self.binaries.pass(giving),
             upgrade: upgrade.map(|upgrade| upgrade.pass(failed, giving)),

@@ -48,6 +48,11 @@ impl Map {
         Ok(Self(attribute.make(Command::MapCreate)?))
     }
 
+    /// One that is there already.
+    pub(super) fn over(map: OwnedFd) -> Self {
+        Self(map)
+    }
+
     /// Gives the frames of a queue to a bound socket.
     pub(super) fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let value = number(&socket);
@@ -66,6 +71,12 @@ impl Map {
         let program = attribute.make(Command::ProgramLoad)?;
         let mut attribute = Attribute::new(&[number(&program), index, ATTACH_XDP, DRIVER_MODE]);
         attribute.make(Command::LinkCreate)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

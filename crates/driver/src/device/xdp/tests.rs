@@ -6,6 +6,7 @@ use channel::driving::Choice;
 use rustix::thread::UnshareFlags;
 
 use super::*;
+use crate::device::Parts;
 
 /// Runs in a network namespace of its own, with a veth pair that is on; says so where that cannot be had.
 fn with_veth(test: impl FnOnce() + Send) {
@@ -70,6 +71,55 @@ fn each_process_has_sockets_of_its_own_and_the_program_stays() {
             assert!(open(&spec(), true).is_err(), "it is in use");
         }
     });
+}
+
+#[test]
+fn what_is_kept_can_be_passed_on_while_a_process_works() {
+    with_veth(|| {
+        let control = Control::new().unwrap();
+        let taken_off = || control.takes_tags_off("up0").unwrap();
+        let mut device = open(&spec(), true).unwrap();
+        let first = device.hand_over().unwrap();
+        let copies = copy(device.parts());
+        // As it goes with the program that it is of: nothing is undone.
+        std::mem::forget(device);
+        let mut device = Device::of(copies);
+        assert_eq!(device.check(), Ok(()));
+        assert_eq!(device.back_end(), BackEnd::Xdp { zero_copy: false });
+        assert!(
+            device.hand_over().is_err(),
+            "the sockets of the process are there"
+        );
+        drop(first);
+        let second = device.hand_over().unwrap();
+        assert!(second.xdp.is_some() && !taken_off());
+        drop((second, device));
+        assert!(taken_off());
+    });
+}
+
+fn copy(parts: Parts<BorrowedFd<'_>>) -> Parts<OwnedFd> {
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    Parts {
+        interface: parts.interface,
+        back_end: parts.back_end,
+        uso: parts.uso,
+        provisional: parts.provisional,
+        queues: parts.queues.into_iter().map(copy).collect(),
+        control: copy(parts.control),
+        xdp: parts.xdp.map(|xdp| XdpParts {
+            namespace: copy(xdp.namespace),
+            index: xdp.index,
+            pairs: xdp.pairs,
+            zero_copy: xdp.zero_copy,
+            unfinished: xdp.unfinished,
+            map: copy(xdp.map),
+            link: copy(xdp.link),
+            promiscuous: copy(xdp.promiscuous),
+            tags: copy(xdp.tags),
+            took_tags_off: xdp.took_tags_off,
+        }),
+    }
 }
 
 #[test]

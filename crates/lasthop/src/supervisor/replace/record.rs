@@ -51,6 +51,8 @@ pub(in crate::supervisor) struct Record {
 #[derive(Default, Serialize, Deserialize)]
 struct Newer {
     blame: PassedBlame,
+    /// By the driver's place in the list.
+    xdp: BTreeMap<u32, PassedXdp>,
 }
 
 /// Control, the switch or a driver.
@@ -126,6 +128,24 @@ pub(in crate::supervisor) struct PassedDevice {
     pub(in crate::supervisor) provisional: bool,
     pub(in crate::supervisor) queues: Vec<Place>,
     pub(in crate::supervisor) control: Place,
+    /// Of [`Newer`].
+    #[serde(skip)]
+    pub(in crate::supervisor) xdp: Option<PassedXdp>,
+}
+
+/// What an interface has besides with `AF_XDP` sockets; see `driver::device::XdpParts`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedXdp {
+    pub(in crate::supervisor) namespace: Place,
+    pub(in crate::supervisor) index: u32,
+    pub(in crate::supervisor) pairs: u16,
+    pub(in crate::supervisor) zero_copy: bool,
+    pub(in crate::supervisor) unfinished: bool,
+    pub(in crate::supervisor) map: Place,
+    pub(in crate::supervisor) link: Place,
+    pub(in crate::supervisor) promiscuous: Place,
+    pub(in crate::supervisor) tags: Place,
+    pub(in crate::supervisor) took_tags_off: bool,
 }
 
 /// Executable files of one installation, in the order of `binaries::Binaries`.
@@ -162,6 +182,17 @@ impl Record {
     /// # Errors
     /// What cannot be written.
     pub(super) fn to_bytes(&self, version: u32) -> Result<Vec<u8>, String> {
+        let xdp = |driver: &&PassedDriver| driver.device.as_ref().is_some_and(|d| d.xdp.is_some());
+        match self.drivers.iter().find(xdp) {
+            Some(driver) if version == OLDEST => Err(format!(
+                "port {} has AF_XDP sockets, which the other version cannot take over: that takes a restart",
+                driver.spec.name
+            )),
+            _ => self.to_bytes_of(version),
+        }
+    }
+
+    fn to_bytes_of(&self, version: u32) -> Result<Vec<u8>, String> {
         let head = version.to_le_bytes().to_vec();
         let bytes = postcard::to_extend(self, head);
         let whole = bytes.and_then(|bytes| match version {
@@ -176,7 +207,7 @@ impl Record {
     /// # Errors
     /// What cannot be written.
     pub(super) fn to_trial_bytes(&self) -> Result<Vec<u8>, String> {
-        self.to_bytes(OLDEST)
+        self.to_bytes_of(OLDEST)
     }
 
     /// Out of bytes.
@@ -202,22 +233,37 @@ impl Record {
         }
         record.version = version;
         record.deposits.blame = newer.blame;
+        for (place, xdp) in newer.xdp {
+            let driver = record.drivers.get_mut(place as usize);
+            let device = driver.and_then(|driver| driver.device.as_mut());
+            device.ok_or("AF_XDP sockets of nobody")?.xdp = Some(xdp);
+        }
         Ok(record)
     }
 
     fn newer(&self) -> Newer {
+        let devices = self.drivers.iter().map(|driver| driver.device.as_ref());
+        let xdp = (0..)
+            .zip(devices)
+            .filter_map(|(at, device)| Some((at, device?.xdp.clone()?)));
         Newer {
             blame: self.deposits.blame.clone(),
+            xdp: xdp.collect(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use channel::driving::{Choice, DeviceSpec};
+
     use super::*;
 
+    fn place() -> Place {
+        serde_json::from_str("0").unwrap()
+    }
+
     fn record() -> Record {
-        let place = || serde_json::from_str("0").unwrap();
         let child = || PassedChild {
             restarts: 0,
             alive: None,
@@ -269,6 +315,67 @@ mod tests {
             }
             let more = [&bytes[..], &[0]].concat();
             assert!(Record::from_bytes(&more).is_err());
+        }
+    }
+
+    #[test]
+    fn interfaces_with_xdp_sockets_need_the_second_version() {
+        let mut record = record();
+        let xdp = PassedXdp {
+            namespace: place(),
+            index: 7,
+            pairs: 2,
+            zero_copy: true,
+            unfinished: false,
+            map: place(),
+            link: place(),
+            promiscuous: place(),
+            tags: place(),
+            took_tags_off: true,
+        };
+        let device = PassedDevice {
+            interface: "up0".to_owned(),
+            back_end: BackEnd::Xdp { zero_copy: true },
+            uso: false,
+            provisional: false,
+            queues: Vec::new(),
+            control: place(),
+            xdp: Some(xdp.clone()),
+        };
+        let driver = PassedDriver {
+            spec: spec(),
+            device: Some(device),
+            suspect: false,
+            child: None,
+            doomed: false,
+            dial: None,
+            heart: (false, false),
+            refused_before: Refused::default(),
+            refused: Refused::default(),
+            reason: None,
+        };
+        record.drivers = vec![driver];
+        let refused = record.to_bytes(OLDEST).unwrap_err();
+        assert!(refused.starts_with("port up has AF_XDP sockets"));
+        assert!(Record::from_bytes(&record.to_trial_bytes().unwrap()).is_ok());
+        let read = Record::from_bytes(&record.to_bytes(2).unwrap()).unwrap();
+        assert_eq!(read.drivers[0].device.as_ref().unwrap().xdp, Some(xdp));
+    }
+
+    fn spec() -> DriverSpec {
+        DriverSpec {
+            port: PortId(3),
+            name: "up".to_owned(),
+            device: DeviceSpec {
+                choice: Choice::Xdp,
+                own: false,
+                interface: "up0".to_owned(),
+                netns: None,
+                address: None,
+                mac: None,
+                mtu: None,
+                queues: 2,
+            },
         }
     }
 
