@@ -1,0 +1,149 @@
+//! `lasthop upgrade` under traffic of real guests, and of the host over each kind of driver.
+//!
+//! Binaries that differ are in `crates/lasthop/tests/upgrade.rs`; here they are the same, so that none has to be built.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use e2e::guest::{Guest, GuestSpec};
+use e2e::lasthop::{Lasthop, same_footprint};
+use e2e::netns::Netns;
+use e2e::traffic::{IperfRun, PingRun, ping, serve_iperf};
+use e2e::turn;
+use e2e::uplinks::{LOAD, both_ways, driver_pid, tap, uplink, wire};
+
+const UPGRADES: usize = 3;
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+"#;
+
+/// How often the driver has seen its link go or come.
+fn link_changes(guest: &mut Guest) -> String {
+    guest.run("cat /sys/class/net/eth0/carrier_changes")
+}
+
+#[test]
+fn virtual_machines_do_not_notice() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    turn.step("boot two guests, one with packed queues");
+    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+        .ip("10.0.0.2/24")
+        .packed()
+        .start();
+    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
+    serve_iperf(&mut vm2);
+    let links = [link_changes(&mut vm1), link_changes(&mut vm2)];
+    let before = lasthop.stats();
+
+    turn.step("upgrades under a ping and a TCP flow");
+    let steady = PingRun::start(&mut vm1, "10.0.0.2", 400);
+    let stream = IperfRun::start(&mut vm1, "10.0.0.2", 5, "");
+    for _ in 0..UPGRADES {
+        let switch = lasthop.pid("lasthop-switch");
+        let said = lasthop.ok(&["upgrade"]);
+        turn.step(&format!("    {}", said.lines().last().unwrap_or_default()));
+        assert!(said.contains(": 2 connections kept, "), "{said}");
+        assert_ne!(lasthop.pid("lasthop-switch"), switch);
+    }
+    let (steady, stream) = (steady.wait(), stream.wait());
+    turn.step(&format!("    {steady:?}, {stream:?}"));
+    assert_eq!(steady.lost(), 0, "{steady:?}");
+    assert!(stream.bytes > 5_000_000, "{stream:?}");
+
+    turn.step("nobody has noticed");
+    assert_eq!([link_changes(&mut vm1), link_changes(&mut vm2)], links);
+    let log = lasthop.log();
+    assert!(!log.contains("disconnected"), "{log}");
+    assert_eq!(log.matches("a front end connected").count(), 2, "{log}");
+    let moved = lasthop.stats().since(&before);
+    assert!(moved.sent("vm1") >= 350, "counters were reset: {moved:?}");
+    assert_eq!(ping(&mut vm1, "10.0.0.2", 50).lost(), 0);
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// Upgrades while connections cross a TAP port and an uplink with this kind of driver: every driver is another process
+/// each time, and the XDP program, if there is one, stays.
+fn drivers_are_replaced(driver: &str, back_end: &str) {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, far, near] = ["host", "far", "near"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("address add 10.1.0.9/24 dev wire0");
+    let config = [
+        tap("t0", &near.path(), "10.1.0.1/24", "mtu = 1500"),
+        uplink(&host.path(), &format!("driver = \"{driver}\"")),
+    ];
+    let lasthop = Lasthop::start(&config.concat());
+    lasthop.wait_port("uplink", "up");
+    let program = || {
+        let shown = host.ip("-d link show up0");
+        let id = shown
+            .split_once("prog/xdp ")
+            .map(|(_, rest)| rest.to_owned());
+        id.and_then(|rest| rest.split_whitespace().nth(1).map(str::to_owned))
+    };
+    let load = || both_ways((&near, "10.1.0.1"), (&far, "10.1.0.9"), LOAD / 16);
+    load();
+    // The first one leaves nothing of the start behind.
+    lasthop.ok(&["upgrade"]);
+    let (before, attached) = (lasthop.footprint(), program());
+    assert_eq!(attached.is_some(), driver == "xdp");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let loaded = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                load();
+            }
+        });
+        for _ in 0..UPGRADES {
+            let pids = || ["t0", "uplink"].map(|port| driver_pid(&lasthop, port));
+            let old = pids();
+            let said = lasthop.ok(&["upgrade"]);
+            turn.step(&said);
+            assert!(!said.contains("drivers stay"), "{said}");
+            for (old, new) in old.into_iter().zip(pids()) {
+                assert!(new.is_some() && new != old, "{old:?}, {new:?}");
+            }
+            assert_eq!(program(), attached);
+        }
+        over.store(true, Ordering::Relaxed);
+        loaded.join().expect("every byte arrives");
+    });
+    load();
+    let status = &lasthop.port("uplink")["driver_process"];
+    assert_eq!(status["back_end"], back_end, "{status}");
+    assert_eq!(status["restarts"], 0, "{}", lasthop.log());
+    same_footprint("upgrades", &before, &lasthop.footprint());
+    lasthop.stop();
+    assert_eq!(program(), None);
+}
+
+#[test]
+fn drivers_over_packet_sockets_are_replaced() {
+    drivers_are_replaced("packet", "packet");
+}
+
+#[test]
+fn drivers_over_xdp_sockets_are_replaced() {
+    drivers_are_replaced("xdp", "xdp (copy)");
+}
