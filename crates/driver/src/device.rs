@@ -322,11 +322,15 @@ fn namespace_file(netns: &str) -> Result<OwnedFd, OpenError> {
     Ok(file)
 }
 
-/// Does something in a network namespace, in a thread of its own because that stays there.
+/// Does something in a network namespace, in a thread of its own because that stays there. Where we are in it already, no right is
+/// needed for that.
 fn in_namespace<T: Send>(
     namespace: BorrowedFd<'_>,
     what: impl FnOnce() -> Result<T, OpenError> + Send,
 ) -> Result<T, OpenError> {
+    if is_own(namespace) {
+        return what();
+    }
     std::thread::scope(|scope| {
         let done = scope.spawn(|| {
             let kind = Some(LinkNameSpaceType::Network);
@@ -339,9 +343,27 @@ fn in_namespace<T: Send>(
     })
 }
 
+/// Whether a network namespace is this thread's.
+fn is_own(namespace: BorrowedFd<'_>) -> bool {
+    let own = rustix::fs::stat("/proc/thread-self/ns/net");
+    let same = own.and_then(|own| {
+        let other = rustix::fs::fstat(namespace)?;
+        Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
+    });
+    same.unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_done_in_our_own_namespace_is_done_here() {
+        let own = namespace_file("/proc/self/ns/net").unwrap();
+        let here = std::thread::current().id();
+        let there = in_namespace(own.as_fd(), || Ok(std::thread::current().id()));
+        assert_eq!(there.unwrap(), here, "which needs no right");
+    }
 
     #[test]
     fn namespaces_have_names_or_paths() {
