@@ -207,11 +207,20 @@ fn to_file(bytes: &[u8]) -> io::Result<OwnedFd> {
         let text = "message too long";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
+    sealed_file("lasthop-message", bytes).map(OwnedFd::from)
+}
+
+/// A memory file of these bytes, which nobody can change; read from its start.
+///
+/// # Errors
+/// The system's refusal.
+pub fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(rustix::fs::memfd_create("lasthop-message", flags)?);
+    let mut file = File::from(rustix::fs::memfd_create(name, flags)?);
     file.write_all(bytes)?;
+    file.seek(SeekFrom::Start(0))?;
     rustix::fs::fcntl_add_seals(&file, SEALED)?;
-    Ok(file.into())
+    Ok(file)
 }
 
 /// Reads a message that came in a file. It has to be a sealed memory file: a read of anything else may block, and what

@@ -118,9 +118,12 @@ impl Binaries {
         self.driver = others.driver;
     }
 
-    /// All of them, the supervisor's first.
-    pub(super) fn commands(&self) -> [Command; 4] {
-        self.all().map(Binary::command)
+    /// All of them with their names, the supervisor's first.
+    pub(super) fn commands(&self) -> [(&'static str, Command); 4] {
+        let files = [Kind::Control, Kind::Switch, Kind::Driver];
+        let [control, switch, driver] = files.map(|kind| (kind.binary(), self.command(kind)));
+        let supervisor = (SUPERVISOR, self.supervisor.command());
+        [supervisor, control, switch, driver]
     }
 
     /// Whether only root, or who runs this, can have made them what they are.

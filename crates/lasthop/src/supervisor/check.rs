@@ -19,13 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 /// Bytes of an answer at most: less than a pipe holds.
 const ANSWER_MAX: u64 = 16 << 10;
-/// Their names, in the order in which they are started.
-const NAMES: [&str; 4] = [
-    "lasthop",
-    "lasthop-control",
-    "lasthop-switch",
-    "lasthop-driver",
-];
 
 /// One that is being checked.
 struct Checked {
@@ -51,7 +44,7 @@ impl Check {
             all: Vec::new(),
             deadline: Instant::now() + PATIENCE,
         };
-        for (name, mut command) in NAMES.into_iter().zip(binaries.commands()) {
+        for (name, mut command) in binaries.commands() {
             match record.take() {
                 // The first is the supervisor.
                 Some(record) => command.args([cli::SELF_CHECK, "--record"]).stdin(record),

@@ -15,16 +15,16 @@ mod record;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use channel::link::sealed_file;
 use channel::state::StateFile;
 use control::wanted::API_SOCKET;
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 
@@ -49,11 +49,6 @@ pub(super) const RESUME: &str = "LASTHOP_RESUME";
 
 /// Bytes of a record at most: 1024 ports with the longest records.
 const RECORD_MAX: u64 = 256 << 20;
-
-/// What nobody changes any more.
-const SEALED: SealFlags = SealFlags::WRITE
-    .union(SealFlags::GROW)
-    .union(SealFlags::SHRINK);
 
 impl Supervisor {
     fn record<'a>(
@@ -133,15 +128,8 @@ impl Supervisor {
 }
 
 fn store(bytes: &[u8]) -> Result<File, String> {
-    let write = || {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut file = File::from(rustix::fs::memfd_create("lasthop-supervisor", flags)?);
-        file.write_all(bytes)?;
-        file.seek(SeekFrom::Start(0))?;
-        rustix::fs::fcntl_add_seals(&file, SEALED)?;
-        Ok::<_, io::Error>(file)
-    };
-    write().map_err(|e| format!("the record cannot be written: {e}"))
+    let file = sealed_file("lasthop-supervisor", bytes);
+    file.map_err(|e| format!("the record cannot be written: {e}"))
 }
 
 /// A record from a file.
