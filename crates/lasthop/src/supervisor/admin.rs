@@ -7,6 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
 use crate::admin::{Answer, REQUEST_MAX, Request};
 
 /// Clients whose request has not come yet.
@@ -104,9 +107,9 @@ impl Admin {
             .min()
     }
 
-    /// Requests that have come. `ours`: process ids that are to ask for nothing here.
-    pub(super) fn hear(&mut self, ours: &[u32]) -> Vec<(Client, Request)> {
-        self.accept(ours);
+    /// Requests that have come.
+    pub(super) fn hear(&mut self) -> Vec<(Client, Request)> {
+        self.accept();
         let mut heard = Vec::new();
         for mut asking in std::mem::take(&mut self.asking) {
             match asking.read() {
@@ -119,12 +122,12 @@ impl Admin {
         heard
     }
 
-    fn accept(&mut self, ours: &[u32]) {
+    fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            let allowed = may_ask(&stream, ours);
+            let allowed = may_ask(&stream);
             let client = Client(stream);
             match allowed {
                 Err(reason) => client.say(&Answer::Refused(reason)),
@@ -143,17 +146,25 @@ impl Admin {
 
 /// Whether the peer is root, or of the user that runs this, and none of the processes that this one has started: who takes
 /// one of those over must not get at what is not theirs. The socket's mode says the same of users; this does not depend on it.
-fn may_ask(stream: &UnixStream, ours: &[u32]) -> Result<(), String> {
+fn may_ask(stream: &UnixStream) -> Result<(), String> {
     let peer = rustix::net::sockopt::socket_peercred(stream);
     let peer = peer.map_err(|e| io::Error::from(e).to_string())?;
     let own = rustix::process::geteuid();
     if !peer.uid.is_root() && peer.uid != own {
         return Err("only root, or the user that runs this, may ask for that".into());
     }
-    if ours.contains(&peer.pid.as_raw_nonzero().get().unsigned_abs()) {
+    if is_our_child(peer.pid) {
         return Err("no process of Lasthop may ask for that".into());
     }
     Ok(())
+}
+
+/// Whether this process has started that one. None of those can start others (`lasthop-control`, `lasthop-switch`,
+/// `lasthop-driver`: their lists of system calls), and the system tells even where `/proc` shows nothing of others.
+fn is_our_child(process: Pid) -> bool {
+    // Nothing is waited for, and who has ended stays to be waited for.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(process), look), Err(Errno::CHILD))
 }
 
 #[cfg(test)]
@@ -183,9 +194,9 @@ mod tests {
     fn a_request_may_come_in_pieces() {
         let (dir, mut admin) = admin();
         let mut stream = ask(&dir, b"{\"upgrade\":{\"to\":\"/a\"");
-        assert!(admin.hear(&[]).is_empty());
+        assert!(admin.hear().is_empty());
         stream.write_all(b"}}\n").unwrap();
-        let [(client, request)] = <[_; 1]>::try_from(admin.hear(&[])).unwrap();
+        let [(client, request)] = <[_; 1]>::try_from(admin.hear()).unwrap();
         let to = Some("/a".into());
         assert_eq!(request, Request::Upgrade { to });
         client.say(&Answer::Refused("no".into()));
@@ -197,7 +208,7 @@ mod tests {
     fn a_later_version_may_say_more() {
         let (dir, mut admin) = admin();
         let _stream = ask(&dir, b"{\"upgrade\":{\"more\":1}}\n");
-        let [(_, request)] = <[_; 1]>::try_from(admin.hear(&[])).unwrap();
+        let [(_, request)] = <[_; 1]>::try_from(admin.hear()).unwrap();
         assert_eq!(request, Request::Upgrade { to: None });
     }
 
@@ -207,20 +218,34 @@ mod tests {
         let long = vec![b' '; REQUEST_MAX + 2000];
         for wrong in [&b"{}\n"[..], b"\n", b"{\"upgrade\":{\"to\":5}}\n", &long] {
             let stream = ask(&dir, wrong);
-            assert!(admin.hear(&[]).is_empty());
+            assert!(admin.hear().is_empty());
             assert!(matches!(answer(stream), Answer::Refused(_)), "{wrong:?}");
         }
         assert!(admin.asking.is_empty());
     }
 
     #[test]
-    fn our_own_processes_and_crowds_are_refused() {
+    fn our_own_processes_are_told_from_others() {
+        let pid = |id: u32| Pid::from_raw(id as i32).unwrap();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert!(is_our_child(pid(child.id())));
+        assert!(!is_our_child(pid(std::process::id())));
+        assert!(!is_our_child(pid(std::os::unix::process::parent_id())));
+        drop(child.stdin.take());
+        while child.try_wait().unwrap().is_none() {
+            assert!(is_our_child(pid(child.id())), "also when it has ended");
+        }
+        assert!(!is_our_child(pid(child.id())));
+    }
+
+    #[test]
+    fn crowds_are_refused() {
         let (dir, mut admin) = admin();
-        let stream = ask(&dir, b"{\"upgrade\":{}}\n");
-        assert!(admin.hear(&[std::process::id()]).is_empty());
-        assert!(matches!(answer(stream), Answer::Refused(_)));
         let many: Vec<_> = (0..=CLIENTS).map(|_| ask(&dir, b"{")).collect();
-        assert!(admin.hear(&[]).is_empty());
+        assert!(admin.hear().is_empty());
         assert_eq!(admin.asking.len(), CLIENTS);
         let last = many.into_iter().next_back().unwrap();
         assert!(matches!(answer(last), Answer::Refused(_)));

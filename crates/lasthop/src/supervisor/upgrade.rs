@@ -130,8 +130,7 @@ impl Supervisor {
 
     /// Hears administrators, and goes on with what they asked for.
     pub(super) fn turn_upgrade(&mut self) {
-        let ours: Vec<u32> = self.processes().iter().skip(1).map(|p| p.pid).collect();
-        for (client, Request::Upgrade { to }) in self.admin.hear(&ours) {
+        for (client, Request::Upgrade { to }) in self.admin.hear() {
             let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
             self.begin_upgrade(client, &dir);
         }
