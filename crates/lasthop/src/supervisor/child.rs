@@ -188,11 +188,21 @@ impl Child {
         }
     }
 
-    /// It has shown that it lives.
-    pub(super) fn answered(&mut self) {
-        if let Some(alive) = &mut self.alive {
-            alive.beat.answered();
-        }
+    /// It has shown that it lives. `false` when nobody had asked for that.
+    pub(super) fn answered(&mut self) -> bool {
+        let alive = self.alive.as_mut();
+        alive.is_some_and(|alive| alive.beat.answered())
+    }
+
+    /// Whether it has ever shown that.
+    pub(super) fn has_answered(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.beat.lives())
+    }
+
+    /// Whether it leaves no room for questions.
+    pub(super) fn does_not_listen(&self) -> bool {
+        let alive = self.alive.as_ref();
+        alive.is_some_and(|alive| alive.beat.is_unheard())
     }
 
     /// When to look after it next.
@@ -328,6 +338,12 @@ impl Child {
     pub(super) fn take_place_of(&mut self, before: &Self) {
         self.restarts = before.restarts;
         self.prove();
+    }
+
+    /// Whether it owes an answer, and whether it has ever given one.
+    pub(super) fn beat(&self) -> (bool, bool) {
+        let alive = self.alive.as_ref();
+        alive.map_or((false, false), |alive| alive.beat.pass())
     }
 
     /// For the supervisor that takes the place of this one.

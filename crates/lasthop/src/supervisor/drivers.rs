@@ -12,7 +12,6 @@
 //! Nothing here waits for a driver's words, and for its death only so long.
 
 mod driver;
-mod heart;
 #[cfg(test)]
 mod tests;
 

@@ -6,15 +6,15 @@
 
 use std::time::{Duration, Instant};
 
+use channel::driving;
+
 use super::child::Kind;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks in a row without an answer after which a process hangs that has not answered yet: it has much to take over.
-const MISSED_AT_FIRST: u32 = 40;
 /// Looks that do not count because the process has shown otherwise that it gets on, until it answers again.
 const SPARED: u32 = 35;
-/// The environment variable that switches this off when it is `off`: for debuggers, which stop what they look at.
+/// The environment variable that switches this off, for all but drivers, when it is `off`: for debuggers, which stop what they look at.
 const SWITCH: &str = "LASTHOP_HEARTBEAT";
 
 /// The heart-beat of one process, from its start on.
@@ -28,18 +28,34 @@ pub(super) struct Heartbeat {
     sent: bool,
     missed: u32,
     spared: u32,
-    /// Looks in a row without an answer after which it hangs.
-    most: u32,
+    patience: Patience,
     /// It has answered once.
     lives: bool,
 }
 
-/// Looks without an answer after which such a process hangs. Control may have to wait for the switch, five seconds at most.
-/// Drivers are looked after elsewhere.
-fn patience(kind: Kind) -> u32 {
-    match kind {
-        Kind::Control => 12,
-        Kind::Switch | Kind::Driver => 5,
+/// Looks in a row without an answer after which a process hangs.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// Until it has answered once.
+    at_first: u32,
+    /// From then on.
+    later: u32,
+}
+
+impl Patience {
+    /// Control and switch may have much to take over at first, and control may have to wait for the switch, five seconds at most. A driver
+    /// answers nothing during its set-up, which waits for the switch ([`driving::SET_UP`]).
+    fn with(kind: Kind) -> Self {
+        let (at_first, later) = match kind {
+            Kind::Control => (40, 12),
+            Kind::Switch => (40, 5),
+            Kind::Driver => {
+                let later = 4;
+                let set_up = driving::SET_UP.as_millis().div_ceil(LOOK.as_millis());
+                (later + set_up as u32, later)
+            }
+        };
+        Self { at_first, later }
     }
 }
 
@@ -65,17 +81,18 @@ impl Heartbeat {
     /// Of a process that starts now.
     pub(super) fn new(now: Instant, kind: Kind) -> Self {
         let off = std::env::var_os(SWITCH).is_some_and(|how| how == "off");
-        Self::watching(!off, now, patience(kind))
+        let on = kind == Kind::Driver || !off;
+        Self::watching(on, now, Patience::with(kind))
     }
 
-    fn watching(on: bool, now: Instant, most: u32) -> Self {
+    fn watching(on: bool, now: Instant, patience: Patience) -> Self {
         Self {
             next: on.then_some(now),
             open: false,
             sent: false,
             missed: 0,
             spared: 0,
-            most,
+            patience,
             lives: false,
         }
     }
@@ -103,10 +120,9 @@ impl Heartbeat {
         self.next = Some(now + LOOK);
         let missed = std::mem::replace(&mut self.open, true);
         self.missed += u32::from(missed);
-        let most = if self.lives {
-            self.most
-        } else {
-            MISSED_AT_FIRST
+        let most = match self.lives {
+            true => self.patience.later,
+            false => self.patience.at_first,
         };
         if self.missed >= most {
             // Once is enough.
@@ -119,10 +135,22 @@ impl Heartbeat {
         if missed { Seen::Missed } else { Seen::Nothing }
     }
 
-    /// It has answered.
-    pub(super) fn answered(&mut self) {
+    /// It has answered. `false` when it was not asked.
+    pub(super) fn answered(&mut self) -> bool {
+        let asked = self.sent;
         (self.open, self.sent, self.lives) = (false, false, true);
         (self.missed, self.spared) = (0, 0);
+        asked
+    }
+
+    /// Whether there was no room for the last question.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.open && !self.sent
+    }
+
+    /// Whether it has ever answered.
+    pub(super) fn lives(&self) -> bool {
+        self.lives
     }
 
     /// It has not answered and gets on all the same: the last look does not count. That does not go on for ever.
@@ -144,9 +172,15 @@ mod tests {
     use super::*;
 
     const MISSED: u32 = 5;
+    const PATIENCE: Patience = Patience {
+        at_first: MISSED_AT_FIRST,
+        later: MISSED,
+    };
+
+    const MISSED_AT_FIRST: u32 = 40;
 
     fn beat() -> Heartbeat {
-        Heartbeat::watching(true, Instant::now(), MISSED)
+        Heartbeat::watching(true, Instant::now(), PATIENCE)
     }
 
     /// Looks at each due time; what was seen, and how often it was asked.
@@ -232,8 +266,26 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_owed_once_for_each_question() {
+        let mut beat = beat();
+        assert!(!beat.answered(), "nobody has asked");
+        looks(&mut beat, 1, true);
+        assert!(beat.answered());
+        assert!(!beat.answered(), "it has been given");
+        looks(&mut beat, 1, false);
+        assert!(beat.is_unheard());
+    }
+
+    #[test]
+    fn a_driver_may_take_its_time_for_its_set_up_and_for_nothing_else() {
+        let Patience { at_first, later } = Patience::with(Kind::Driver);
+        assert_eq!(at_first * LOOK, driving::SET_UP + Duration::from_secs(2));
+        assert_eq!(later * LOOK, Duration::from_secs(2));
+    }
+
+    #[test]
     fn it_can_be_switched_off() {
-        let mut beat = Heartbeat::watching(false, Instant::now(), MISSED);
+        let mut beat = Heartbeat::watching(false, Instant::now(), PATIENCE);
         assert_eq!(beat.due(), None);
         let later = Instant::now() + 100 * LOOK;
         assert_eq!(beat.look(later, || unreachable!()), Seen::Nothing);

@@ -14,10 +14,10 @@ use driver::device::{Device, NotReady, OpenError};
 use port::PortId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::heart::{Due, Heart};
 use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
 use crate::supervisor::groups::{Groups, Limits};
+use crate::supervisor::heartbeat::Seen;
 use renewal::Renewal;
 pub(in crate::supervisor) use renewal::Renewed;
 
@@ -63,7 +63,6 @@ pub(super) struct Driver {
     /// It is being replaced by one of another version.
     renewal: Option<Renewal>,
     pub(super) dial: Option<Dial>,
-    heart: Heart,
     /// Of the processes before this one.
     refused_before: Refused,
     refused: Refused,
@@ -103,7 +102,6 @@ impl Driver {
             doomed: false,
             renewal: None,
             dial: None,
-            heart: Heart::new(Instant::now()),
             refused_before: Refused::default(),
             refused: Refused::default(),
         }
@@ -194,7 +192,7 @@ impl Driver {
                 return;
             };
             match ask {
-                Ask::Pong(refused) if self.heart.pong() => self.refused = refused,
+                Ask::Pong(refused) if self.has_answered() => self.refused = refused,
                 Ask::DriverEnds {
                     reason,
                     device_lost,
@@ -234,11 +232,14 @@ impl Driver {
     }
 
     fn reap(&mut self) {
-        if !self.has_left() {
-            let Some(status) = self.child.as_mut().and_then(Child::reap) else {
+        if self.is_leaving() {
+            if !self.has_left() {
                 return;
-            };
+            }
+        } else if let Some(status) = self.child.as_mut().and_then(Child::reap) {
             self.reason.get_or_insert(status);
+        } else {
+            return;
         }
         let refused = std::mem::take(&mut self.refused);
         self.refused_before = sum(self.refused_before, refused);
@@ -249,17 +250,17 @@ impl Driver {
         if self.doomed || !self.is_alive() || self.is_leaving() {
             return;
         }
-        match self.heart.turn(Instant::now()) {
-            Due::Nothing => {}
-            Due::Ping => match self.tell(&Tell::Ping, &[]) {
-                Err(full) if full.kind() == io::ErrorKind::WouldBlock => {
-                    self.kill_because("it did not listen");
-                }
-                // One that is gone need not be asked.
-                _ => {}
-            },
-            Due::Death => self.kill_because("it hung"),
+        let Some(child) = &mut self.child else { return };
+        if child.look() == Seen::Hangs {
+            self.kill_because("it hung");
+        } else if child.does_not_listen() {
+            self.kill_because("it did not listen");
         }
+    }
+
+    /// It has answered; `false` when it was not asked.
+    fn has_answered(&mut self) -> bool {
+        self.child.as_mut().is_some_and(Child::answered)
     }
 
     /// Says something without waiting: who does not listen is not to hold us up.
@@ -291,7 +292,6 @@ impl Driver {
             self.child = Some(started.map_err(|e| e.to_string())?);
         }
         self.doomed = false;
-        self.heart = Heart::new(Instant::now());
         let groups = groups.get_or_init(Groups::take).as_ref();
         self.introduce(groups).map(Some).map_err(|error| {
             self.kill();
@@ -386,7 +386,7 @@ impl Driver {
             return None;
         }
         if child.is_alive() {
-            return Some(self.heart.due()).filter(|_| !self.doomed);
+            return child.look_at().filter(|_| !self.doomed);
         }
         child.restart_at().filter(|_| self.dial.is_some())
     }

@@ -112,7 +112,7 @@ pub(in crate::supervisor) struct PassedDriver {
     pub(in crate::supervisor) doomed: bool,
     /// The path of a dial without an answer.
     pub(in crate::supervisor) dial: Option<String>,
-    /// Whether it owes an answer to a ping, and whether it has ever given one.
+    /// As `beat` of its process, where the first builds that wrote this did not keep it.
     pub(in crate::supervisor) heart: (bool, bool),
     pub(in crate::supervisor) refused_before: Refused,
     pub(in crate::supervisor) refused: Refused,

@@ -1,11 +1,10 @@
 //! A driver and its interface, for the supervisor that takes the place of this one.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 use driver::device::{Device, Parts, XdpParts};
 
-use super::{Child, Dial, Driver, Heart, Kind};
+use super::{Child, Dial, Driver, Kind};
 use crate::supervisor::replace::{Giving, PassedDevice, PassedDriver, PassedXdp, Taking};
 
 fn pass_device<'a>(device: &'a Device, giving: &mut Giving<'a>) -> PassedDevice {
@@ -79,7 +78,7 @@ impl Driver {
             child: self.child.as_ref().map(|child| child.pass(giving)),
             doomed: self.doomed,
             dial: self.dial.as_ref().map(|dial| dial.path.clone()),
-            heart: self.heart.pass(),
+            heart: self.child.as_ref().map_or((false, false), Child::beat),
             refused_before: self.refused_before,
             refused: self.refused,
             reason: self.reason.clone(),
@@ -95,8 +94,12 @@ impl Driver {
         fds: &mut Taking,
     ) -> Result<Self, String> {
         let device = from.device.map(|device| take_device(device, fds));
-        let child = from.child;
-        let child = child.map(|child| Child::take(Kind::Driver, child, fds));
+        let child = from.child.map(|mut child| {
+            if let Some(alive) = &mut child.alive {
+                alive.beat = from.heart;
+            }
+            Child::take(Kind::Driver, child, fds)
+        });
         let port = from.spec.port;
         Ok(Self {
             spec: from.spec,
@@ -106,7 +109,6 @@ impl Driver {
             doomed: from.doomed,
             renewal: None,
             dial: from.dial.map(|path| Dial { port, path }),
-            heart: Heart::take(from.heart, Instant::now()),
             refused_before: from.refused_before,
             refused: from.refused,
             reason: from.reason,

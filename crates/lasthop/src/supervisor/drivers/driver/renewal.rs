@@ -114,6 +114,7 @@ impl Driver {
     /// somebody has heard of that.
     pub(super) fn follow_renewal(&mut self) -> bool {
         let (alive, leaving) = (self.is_alive(), self.is_leaving());
+        let answers = self.child.as_ref().is_some_and(Child::has_answered);
         let Some(renewal) = &mut self.renewal else {
             return true;
         };
@@ -125,7 +126,7 @@ impl Driver {
             )))
         } else if !leaving && !alive {
             Some(Renewed::Failed(reason.to_owned()))
-        } else if !leaving && self.heart.has_settled() {
+        } else if !leaving && answers {
             Some(Renewed::Done(gone_by))
         } else {
             None
@@ -140,8 +141,7 @@ impl Driver {
 
     /// If the old process has ended, as it was told to.
     pub(super) fn has_left(&mut self) -> bool {
-        let leaving = self.is_leaving();
-        let left = self.child.as_mut().filter(|_| leaving);
-        left.is_some_and(|child| child.has_died().is_some() && child.wait(Instant::now()))
+        let child = self.child.as_mut();
+        child.is_some_and(|child| child.has_died().is_some() && child.wait(Instant::now()))
     }
 }
