@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
-use channel::supervision::SwitchSettings;
+use channel::supervision::{Batching, Poll, SwitchSettings};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub(in crate::supervisor) struct Record {
     pub(super) state: Place,
     pub(super) counters: Place,
     pub(super) marks: Place,
-    pub(super) settings: SwitchSettings,
+    pub(super) settings: PassedSettings,
     pub(super) control: PassedChild,
     pub(super) switch: PassedChild,
     pub(super) deposits: PassedDeposits,
@@ -51,8 +51,45 @@ pub(in crate::supervisor) struct Record {
 #[derive(Default, Serialize, Deserialize)]
 struct Newer {
     blame: PassedBlame,
+    batching: Option<Batching>,
     /// By the driver's place in the list.
     xdp: BTreeMap<u32, PassedXdp>,
+}
+
+/// What a switch is told of the configuration.
+#[derive(Debug, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedSettings {
+    poll: Poll,
+    workers: Option<u16>,
+    successor: bool,
+    waits: bool,
+    /// Of [`Newer`].
+    #[serde(skip)]
+    batching: Option<Batching>,
+}
+
+impl From<SwitchSettings> for PassedSettings {
+    fn from(settings: SwitchSettings) -> Self {
+        Self {
+            poll: settings.poll,
+            workers: settings.workers,
+            successor: settings.successor,
+            waits: settings.waits,
+            batching: settings.batching,
+        }
+    }
+}
+
+impl From<PassedSettings> for SwitchSettings {
+    fn from(passed: PassedSettings) -> Self {
+        Self {
+            poll: passed.poll,
+            workers: passed.workers,
+            batching: passed.batching,
+            successor: passed.successor,
+            waits: passed.waits,
+        }
+    }
 }
 
 /// Control, the switch or a driver.
@@ -233,6 +270,7 @@ impl Record {
         }
         record.version = version;
         record.deposits.blame = newer.blame;
+        record.settings.batching = newer.batching;
         for (place, xdp) in newer.xdp {
             let driver = record.drivers.get_mut(place as usize);
             let device = driver.and_then(|driver| driver.device.as_mut());
@@ -248,6 +286,7 @@ impl Record {
             .filter_map(|(at, device)| Some((at, device?.xdp.clone()?)));
         Newer {
             blame: self.deposits.blame.clone(),
+            batching: self.settings.batching,
             xdp: xdp.collect(),
         }
     }
@@ -263,6 +302,17 @@ mod tests {
         serde_json::from_str("0").unwrap()
     }
 
+    fn settings() -> SwitchSettings {
+        SwitchSettings {
+            workers: Some(3),
+            batching: Some(Batching {
+                period_us: 200,
+                threshold: 32,
+            }),
+            ..SwitchSettings::default()
+        }
+    }
+
     fn record() -> Record {
         let child = || PassedChild {
             restarts: 0,
@@ -276,7 +326,7 @@ mod tests {
             state: place(),
             counters: place(),
             marks: place(),
-            settings: SwitchSettings::default(),
+            settings: settings().into(),
             control: child(),
             switch: child(),
             deposits: PassedDeposits {
@@ -310,6 +360,11 @@ mod tests {
                 _ => record.deposits.blame.clone(),
             };
             assert_eq!(read.deposits.blame, blame);
+            let known = SwitchSettings {
+                batching: settings().batching.filter(|_| version != OLDEST),
+                ..settings()
+            };
+            assert_eq!(SwitchSettings::from(read.settings), known);
             for len in 0..bytes.len() {
                 assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len}");
             }
