@@ -4,6 +4,7 @@ pub(crate) mod bulk;
 pub(crate) mod external;
 pub(crate) mod faults;
 pub(crate) mod load;
+pub(crate) mod migration;
 pub(crate) mod ports;
 pub(crate) mod scaling;
 pub(crate) mod soak;

@@ -45,7 +45,7 @@ use crate::experiments::Plan;
 struct Arguments {
     /// What to run; everything but `soak`, `faults` and `chaos` when nothing is named
     experiments: Vec<Experiment>,
-    /// Fewer and shorter samples: a first look in three or four minutes instead of half an hour
+    /// Fewer and shorter samples: a first look in six or seven minutes instead of half an hour
     #[arg(long)]
     quick: bool,
     /// How long `soak` and `chaos` run
@@ -86,6 +86,8 @@ enum Experiment {
     Bulk,
     /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the peers
     External,
+    /// Live migration of a guest in QEMU from port to port under traffic, beside OVS-DPDK
+    Migration,
     /// Throughput of one pair, by number of idle ports beside it
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
@@ -152,6 +154,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Load => experiments::load::load(&plan)?,
             Experiment::Bulk => experiments::bulk::bulk(&plan)?,
             Experiment::External => experiments::external::external(&plan)?,
+            Experiment::Migration => experiments::migration::migration(&plan)?,
             Experiment::Ports => experiments::scaling::ports(&plan)?,
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,

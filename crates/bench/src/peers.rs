@@ -115,6 +115,21 @@ impl Peer {
         }
     }
 
+    /// Starts a switch that learns where its stations are, with so many ports.
+    ///
+    /// # Errors
+    /// For a peer that has two ports and no more, too.
+    pub(crate) fn learning(kind: Kind, plan: &Plan, ports: u32) -> Result<Self> {
+        if let Some(reason) = kind.lacks(plan) {
+            bail!("{reason}");
+        }
+        match kind {
+            Kind::Lasthop => lasthop::with_ports(plan, ports),
+            Kind::Ovs => ovs::learning(plan, ports),
+            Kind::Forwarder | Kind::Bridge => bail!("{} has two ports", kind.name()),
+        }
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

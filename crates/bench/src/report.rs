@@ -7,7 +7,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::experiments::{Plan, external as external_experiment, progress};
+use crate::experiments::{
+    Plan, external as external_experiment, migration as migration_experiment, progress,
+};
 use crate::machine::Machine;
 use crate::peers::Kind;
 use crate::placement::Placement;
@@ -18,6 +20,7 @@ use crate::statistics::{median, ratio};
 mod bulk;
 mod external;
 mod load;
+mod migration;
 
 /// The result of an experiment.
 #[derive(Debug, Serialize)]
@@ -48,6 +51,10 @@ pub(crate) enum Body {
     /// Samples of ways to interfaces of the host.
     External {
         samples: Vec<external_experiment::Sample>,
+    },
+    /// Moves of guests at several peers.
+    Migration {
+        samples: Vec<migration_experiment::Sample>,
     },
     /// Samples of Lasthop alone, whose cells are compared with the first of them.
     Scaling {
@@ -104,7 +111,7 @@ impl Report {
                 }
             }
             // Two bars a peer say no more than the table.
-            Body::Bulk { .. } | Body::External { .. } => {}
+            Body::Bulk { .. } | Body::External { .. } | Body::Migration { .. } => {}
             Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
                 for (index, column) in columns.iter().enumerate().skip(1) {
@@ -129,6 +136,7 @@ impl Report {
             Body::Load { samples } => load::table(samples),
             Body::Bulk { samples } => bulk::table(samples),
             Body::External { samples } => external::table(samples),
+            Body::Migration { samples } => migration::table(samples),
             Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };

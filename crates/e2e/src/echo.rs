@@ -38,6 +38,10 @@ pub struct Gap {
 pub struct Report {
     /// When each request was sent, and whether it was answered.
     sent: Vec<(Instant, bool)>,
+    /// When the guest was heard last: an answer, or a request of its own.
+    heard: Option<Instant>,
+    /// The longest time in which it was not heard, between two times in which it was.
+    pub silence: Duration,
     /// The answers: damaged, doubled and reordered ones are in here.
     pub answers: SequenceChecker,
     /// The guest's own requests, by their numbers.
@@ -52,6 +56,27 @@ impl Report {
     /// How many requests were sent.
     pub fn requests(&self) -> usize {
         self.sent.len()
+    }
+
+    /// Whether the guest was there at the end.
+    pub fn answered_last(&self) -> bool {
+        self.sent.last().is_some_and(|(_, answered)| *answered)
+    }
+
+    /// Leaves out what was sent after the first request from `began` on that was answered.
+    fn end_after(&mut self, began: usize) {
+        let last = self.sent[began..]
+            .iter()
+            .position(|(_, answered)| *answered);
+        self.sent
+            .truncate(last.map_or(self.sent.len(), |last| began + last + 1));
+    }
+
+    /// An answer or a request of the guest's own came.
+    fn notice(&mut self, now: Instant) {
+        if let Some(before) = self.heard.replace(now) {
+            self.silence = self.silence.max(now - before);
+        }
     }
 
     /// Where answers are missing.
@@ -112,7 +137,7 @@ impl Echo {
                 },
                 10 * INTERVAL,
             );
-            running.report.sent.truncate(began + 1);
+            running.report.end_after(began);
             (running.station, running.report)
         });
         Echo { stop, thread }
@@ -160,6 +185,7 @@ impl Running {
     fn hear(&mut self, frame: &[u8]) {
         match (frame.get(12..14), echo_of(frame)) {
             (_, Some((ECHO_REPLY, _, payload))) => {
+                self.report.notice(Instant::now());
                 if let Some(key) = self.report.answers.see(payload)
                     && let Some(request) = self.report.sent.get_mut(key.seq as usize)
                 {
@@ -167,6 +193,7 @@ impl Running {
                 }
             }
             (_, Some((ECHO_REQUEST, [_, _, high, low], _))) => {
+                self.report.notice(Instant::now());
                 let new = self.report.asked.insert(u16::from_be_bytes([high, low]));
                 self.report.asked_again += u64::from(!new);
                 let answer = echo_reply(frame).expect("a request has an answer");
@@ -220,5 +247,32 @@ mod tests {
         };
         assert_eq!(report.gaps(), [gap(1, 2, 2), gap(5, 1, 1)]);
         assert_eq!(report.asked_lost(), 1);
+        assert!(report.answered_last());
+    }
+
+    #[test]
+    fn the_end_is_the_first_answer_that_was_waited_for() {
+        let answered = [true, false, false, true, false];
+        let report = |began| {
+            let mut report = Report {
+                sent: answered.map(|answered| (Instant::now(), answered)).into(),
+                ..Report::default()
+            };
+            report.end_after(began);
+            (report.requests(), report.answered_last())
+        };
+        assert_eq!(report(2), (4, true));
+        assert_eq!(report(4), (5, false), "nobody answered any more");
+    }
+
+    #[test]
+    fn the_longest_silence_is_found() {
+        let began = Instant::now();
+        let mut report = Report::default();
+        assert!(!report.answered_last());
+        for millis in [50, 53, 60, 61] {
+            report.notice(began + Duration::from_millis(millis));
+        }
+        assert_eq!(report.silence, Duration::from_millis(7));
     }
 }

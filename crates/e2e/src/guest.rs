@@ -122,13 +122,11 @@ impl GuestSpec {
         self
     }
 
-    /// The same guest dialing at another socket, not started but awaited: from the QEMU in which it runs now
-    /// ([`Guest::migrate`]).
-    pub fn arriving(mut self, socket: PathBuf, migration: &Path) -> GuestSpec {
-        self.plug = Plug::VhostUser {
-            socket,
-            listen: false,
-        };
+    /// The same guest at another socket, on the same side of it, not started but awaited: from the QEMU in which it
+    /// runs now ([`Guest::migrate`]).
+    pub fn arriving(mut self, there: PathBuf, migration: &Path) -> GuestSpec {
+        let (Plug::VhostUser { socket, .. } | Plug::BackToBack { socket, .. }) = &mut self.plug;
+        *socket = there;
         self.arrival = Some(migration.to_owned());
         self
     }

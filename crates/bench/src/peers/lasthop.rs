@@ -28,6 +28,11 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     with_idle(plan, 0)
 }
 
+/// So many ports, all for clients.
+pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
+    Ok(Lasthop::start(plan, ports)?.into_peer(ports, Vec::new()))
+}
+
 /// One pair of ports for a client, and more with a silent guest each.
 pub(crate) fn with_idle(plan: &Plan, idle: u32) -> Result<Peer> {
     let running = Lasthop::start(plan, 2 + idle)?;

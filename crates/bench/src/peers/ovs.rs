@@ -1,7 +1,7 @@
-//! Open vSwitch with DPDK: its own database in a temporary folder, one polling thread, two ports in the client
-//! role, and explicit unicast flows, because a learning bridge would flood testpmd's addresses.
+//! Open vSwitch with DPDK: its own database in a temporary folder, one polling thread, ports in the client
+//! role. Between two ports it has explicit unicast flows, because a learning bridge would flood testpmd's addresses.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -20,17 +20,30 @@ pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
+    let mask = mask(plan);
+    let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x}");
+    with(plan, &keys, 2, pass_across)
+}
+
+/// With so many ports, and as it is without rules: a bridge that learns. Its threads other than the polling one run
+/// anywhere: on that one's core they would take seconds to notice that a port has changed.
+pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
+    with(plan, "", ports, |_| Ok(()))
+}
+
+fn with(plan: &Plan, keys: &str, ports: u32, rules: fn(&Path) -> Result<()>) -> Result<Peer> {
     let folder = folders::new("ovs")?;
     let path = folder.path();
     let database = start_database(path)?;
-    configure(path, plan)?;
+    configure(path, plan, keys)?;
     let switch = start_switch(path, SWITCH)?;
-    add_bridge(path).with_context(|| end_of(&switch.output()))?;
+    let paths = add_bridge(path, ports).with_context(|| end_of(&switch.output()))?;
+    rules(path)?;
     Ok(Peer {
         kind: Kind::Ovs,
         processes: vec![switch, database],
         ports: Ports::Sockets {
-            paths: ["v0.sock", "v1.sock"].map(|name| path.join(name)).to_vec(),
+            paths,
             client_listens: true,
         },
         _guests: Vec::new(),
@@ -86,12 +99,18 @@ pub(crate) fn vsctl(folder: &Path, arguments: &[String]) -> Result<String> {
     run(&command, &environment(folder))
 }
 
-fn configure(folder: &Path, plan: &Plan) -> Result<()> {
+/// The switch's core.
+fn mask(plan: &Plan) -> u64 {
+    1 << plan.cores[0]
+}
+
+/// With more settings in `keys`.
+fn configure(folder: &Path, plan: &Plan, keys: &str) -> Result<()> {
     vsctl(folder, &words("--no-wait init"))?;
-    let mask = 1_u64 << plan.cores[0];
+    let mask = mask(plan);
     let mut settings = words(&format!(
         "--no-wait set Open_vSwitch . other_config:dpdk-init=true other_config:dpdk-socket-mem=300 \
-         other_config:dpdk-lcore-mask=0x{mask:x} other_config:pmd-cpu-mask=0x{mask:x}"
+         other_config:pmd-cpu-mask=0x{mask:x} {keys}"
     ));
     settings.push(EXTRA.to_owned());
     if plan.super_frames {
@@ -114,22 +133,31 @@ pub(crate) fn start_switch(folder: &Path, program: &str) -> Result<Process> {
     )
 }
 
-fn add_bridge(folder: &Path) -> Result<()> {
+/// A bridge with so many ports, numbered from 1; their sockets.
+fn add_bridge(folder: &Path, ports: u32) -> Result<Vec<PathBuf>> {
     vsctl(
         folder,
         &words("add-br br0 -- set bridge br0 datapath_type=netdev"),
     )?;
-    for (index, number) in [(0, 1), (1, 2)] {
+    let mut sockets = Vec::new();
+    for index in 0..ports {
         let socket = folder.join(format!("v{index}.sock"));
         vsctl(
             folder,
             &words(&format!(
                 "add-port br0 v{index} -- set Interface v{index} type=dpdkvhostuserclient \
-                 options:vhost-server-path={} ofport_request={number}",
-                socket.display()
+                 options:vhost-server-path={} ofport_request={}",
+                socket.display(),
+                index + 1
             )),
         )?;
+        sockets.push(socket);
     }
+    Ok(sockets)
+}
+
+/// What comes from one of two ports goes to the other one.
+fn pass_across(folder: &Path) -> Result<()> {
     let bridge = folder.join("br0.mgmt");
     let ofctl = |what: &str, flow: &str| {
         let command = format!("ovs-ofctl {what} {} {flow}", bridge.display());
