@@ -28,7 +28,7 @@ pub fn formats() -> Formats {
     let all = [
         ("supervisor", SUPERVISOR),
         // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
-        ("supervision", 1),
+        ("supervision", 2),
         // `keeping::ConnectionRecord`, and the session's record in it.
         ("connection", u32::from(crate::keeping::VERSION)),
         // The journal of packed queues, and the file of marks.

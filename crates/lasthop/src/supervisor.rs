@@ -21,8 +21,10 @@ mod child;
 mod deposits;
 mod drivers;
 mod groups;
+mod guests;
 mod hand_over;
 mod heartbeat;
+mod introduce;
 mod lock;
 mod notify;
 mod replace;
@@ -39,7 +41,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,6 +50,7 @@ use binaries::Binaries;
 use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use guests::Guests;
 use hand_over::{HandOver, Handed};
 use heartbeat::Seen;
 use lock::Lock;
@@ -168,6 +170,8 @@ struct Supervisor {
     marks: OwnedFd,
     /// What the next switch gets of this one's connections.
     deposits: Deposits,
+    /// What guests' processors do.
+    guests: Guests,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
@@ -185,35 +189,6 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn introduce_switch(&mut self) -> io::Result<()> {
-        let start = Tell::StartSwitch(self.settings);
-        let fds = [self.counters.as_fd(), self.marks.as_fd()];
-        self.switch.tell(&start, &fds)?;
-        self.deposits.pack();
-        Ok(())
-    }
-
-    fn introduce_control(&mut self) -> io::Result<()> {
-        self.introduce(&self.control, &self.switch, false)
-    }
-
-    /// Gives a new control process all it needs, and the switch a link to it.
-    fn introduce(&self, control: &Child, switch: &Child, frozen: bool) -> io::Result<()> {
-        let (switch_end, control_end) = link::pair()?;
-        switch.tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
-        let start = Tell::StartControl {
-            runtime_dir: self.runtime_dir.display().to_string(),
-            frozen,
-        };
-        let fds = [
-            control_end.as_fd(),
-            self.api.as_fd(),
-            self.state.as_fd(),
-            self.counters.as_fd(),
-        ];
-        control.tell(&start, &fds)
-    }
-
     /// Waits and serves until a signal, or until control cannot even start.
     fn serve(&mut self, signals: &OwnedFd) -> io::Result<()> {
         loop {
@@ -234,6 +209,7 @@ impl Supervisor {
             }
             self.turn_upgrade();
             self.look_after();
+            self.turn_guests();
         }
     }
 
@@ -295,6 +271,7 @@ impl Supervisor {
         let due = (self.pair_due().filter(|_| alone).into_iter())
             .chain(self.drivers.due())
             .chain(self.upgrade_due())
+            .chain(self.guests.due())
             .min();
         let timeout = due.map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -382,6 +359,11 @@ impl Supervisor {
             Ask::DriverStates => {
                 let states = self.drivers.states();
                 self.reply(who, &Tell::DriverStates(states), &[]);
+            }
+            Ask::WatchGuests(watch) => self.guests.watch(watch),
+            Ask::WatchedGuests => {
+                let watched = self.guests.watched();
+                self.reply(who, &Tell::WatchedGuests(watched), &[]);
             }
             Ask::Alive => {
                 if let Some(child) = self.child(who) {
