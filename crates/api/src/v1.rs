@@ -10,11 +10,11 @@ mod tests;
 
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role,
-    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch, PortSpec,
+    Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
 pub use status::{
-    DriverStatus, PortState, PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault,
-    RingFormat, SegmentStatus, StatusDocument, SwitchStatus,
+    DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,
+    ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatusDocument, SwitchStatus,
 };

@@ -33,7 +33,7 @@ pub fn formats() -> Formats {
     let all: [(&str, &[u32]); 6] = [
         (SUPERVISOR, &SUPERVISOR_VERSIONS),
         // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
-        ("supervision", &[1]),
+        ("supervision", &[2]),
         // `keeping::ConnectionRecord`, and the session's record in it.
         ("connection", &[crate::keeping::VERSION as u32]),
         // The journal of packed queues, and the file of marks.

@@ -94,6 +94,57 @@ pub enum Ask {
     },
     /// Control and switch: the answer to [`Tell::Ping`].
     Alive,
+    /// Control: how guests are to be looked at, and which threads; at its start and after every change.
+    WatchGuests(GuestWatch),
+    /// Control: how guests are looked at; answered with [`Tell::WatchedGuests`].
+    WatchedGuests,
+}
+
+/// By what the switch is to know what the processors of guests do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum GuestStates {
+    /// A program in the kernel, else samples of `/proc`.
+    #[default]
+    Auto,
+    /// Only the one.
+    Bpf,
+    /// Only the other.
+    Proc,
+    /// By nothing.
+    Off,
+}
+
+impl GuestStates {
+    /// As it is spelt.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bpf => "bpf",
+            Self::Proc => "proc",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// How guests are to be looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GuestWatch {
+    /// By what; the first that is said holds for as long as the supervisor lives.
+    pub by: GuestStates,
+    /// For ports of which it is known: the names of the threads that are processors (`sched::threads::matches`).
+    pub threads: Vec<(PortId, String)>,
+}
+
+/// How guests are looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WatchedGuests {
+    /// "bpf", "proc" or "off".
+    pub by: String,
+    /// Why it is not "bpf".
+    pub reason: Option<String>,
+    /// Threads that are followed, by port.
+    pub threads: Vec<(PortId, u32)>,
 }
 
 /// Whether the switch's workers may sleep.
@@ -219,4 +270,15 @@ pub enum Tell {
     Unrest,
     /// Switch: all was said that the one before has kept, and it serves nobody any more. Answered with [`Ask::GoesOn`].
     GoOn,
+    /// Switch: where the states of guests' processors are kept. Descriptor: the memory (`sched::View`).
+    GuestStates,
+    /// Switch: which of them are those of a port's guest, in place of what was said before.
+    GuestThreads {
+        /// Whose.
+        port: PortId,
+        /// Their slots.
+        slots: Vec<u16>,
+    },
+    /// Control: the answer to [`Ask::WatchedGuests`].
+    WatchedGuests(WatchedGuests),
 }

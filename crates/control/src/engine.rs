@@ -13,6 +13,7 @@
 mod change;
 mod documents;
 mod doors;
+mod guests;
 mod peers;
 mod saved;
 mod start;

@@ -32,6 +32,7 @@ mod fabric;
 pub mod flow_table;
 mod follow;
 pub mod guest;
+pub mod guests;
 pub mod keeper;
 pub mod lane;
 mod late;

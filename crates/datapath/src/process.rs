@@ -201,6 +201,10 @@ impl Process {
                 Received::Message(Tell::Unrest, _) => self.unrest(),
                 Received::Message(Tell::GoOn, _) => self.take_over()?,
                 Received::Message(Tell::Ping, _) => self.ask_for_life(),
+                Received::Message(Tell::GuestStates, mut fds) => self.workers.watch(fds.pop()),
+                Received::Message(Tell::GuestThreads { port, slots }, _) => {
+                    self.workers.set_guest_threads(port, &slots);
+                }
                 Received::Message(..) => {}
             }
         }

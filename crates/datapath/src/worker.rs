@@ -39,6 +39,7 @@ use wire::MacAddr;
 use wire::build::PacketBuilder;
 
 use crate::guest::GuestPort;
+use crate::guests::Guests;
 use crate::poll::{Next, Patience};
 use crate::switch::Switch;
 use crate::watchdog;
@@ -77,6 +78,8 @@ const TOKEN_ANSWERS: u64 = u64::MAX - 1;
 pub struct Worker {
     /// The ports and tables.
     pub switch: Switch<GuestPort>,
+    /// What is known of guests' processors.
+    pub guests: Guests,
     control: ControlRings,
     /// Its place among all workers.
     number: usize,
@@ -155,6 +158,7 @@ fn spawn(
     let handle = WorkerHandle::new(jobs, inbox_bell.clone());
     let mut worker = Worker {
         switch,
+        guests: Guests::default(),
         control: ControlRings::asking_by(upcalls),
         number: 0,
         all: Vec::new(),

@@ -8,11 +8,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use channel::keeping::Marks;
 use channel::supervision::Poll;
 use port::PortId;
 use port::counters::Counters;
+use sched::{Slot, View};
 use virtio::features::Features;
 
 use crate::guest::{GuestPort, GuestQueue};
@@ -122,6 +125,24 @@ impl Workers {
         for worker in &self.handles {
             worker.post(job.clone());
         }
+    }
+
+    /// The states of guests' processors are in this memory from now on; see [`Guests`](crate::guests::Guests).
+    pub fn watch(&self, memory: Option<OwnedFd>) {
+        let memory = memory.ok_or_else(|| io::ErrorKind::InvalidData.into());
+        match memory.and_then(|memory| View::map(memory.as_fd())) {
+            Ok(view) => {
+                let view = Arc::new(view);
+                self.post_each(move |w| w.guests.set_view(Arc::clone(&view)));
+            }
+            Err(error) => tracing::warn!("guests' processors are not watched: {error}"),
+        }
+    }
+
+    /// Which of them are those of a port's guest.
+    pub fn set_guest_threads(&self, port: PortId, slots: &[u16]) {
+        let slots: Arc<[Slot]> = slots.iter().map(|slot| Slot(*slot)).collect();
+        self.post_each(move |w| w.guests.set_slots(port, Arc::clone(&slots)));
     }
 
     /// Changes a port's queues, on one worker; the others look at them again.

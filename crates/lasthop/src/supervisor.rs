@@ -21,8 +21,10 @@ mod child;
 mod deposits;
 mod drivers;
 mod groups;
+mod guests;
 mod hand_over;
 mod heartbeat;
+mod introduce;
 mod lock;
 mod notify;
 mod renew;
@@ -41,7 +43,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use channel::link;
 use channel::state::StateFile;
 use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 
@@ -50,6 +51,7 @@ use binaries::Binaries;
 use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use guests::Guests;
 use hand_over::{HandOver, Handed};
 use heartbeat::Seen;
 use lock::Lock;
@@ -169,6 +171,8 @@ struct Supervisor {
     marks: OwnedFd,
     /// What the next switch gets of this one's connections.
     deposits: Deposits,
+    /// What guests' processors do.
+    guests: Guests,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
@@ -186,35 +190,6 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn introduce_switch(&mut self) -> io::Result<()> {
-        let start = Tell::StartSwitch(self.settings);
-        let fds = [self.counters.as_fd(), self.marks.as_fd()];
-        self.switch.tell(&start, &fds)?;
-        self.deposits.pack();
-        Ok(())
-    }
-
-    fn introduce_control(&mut self) -> io::Result<()> {
-        self.introduce(&self.control, &self.switch, false)
-    }
-
-    /// Gives a new control process all it needs, and the switch a link to it.
-    fn introduce(&self, control: &Child, switch: &Child, frozen: bool) -> io::Result<()> {
-        let (switch_end, control_end) = link::pair()?;
-        switch.tell(&Tell::ControlLink, &[switch_end.as_fd()])?;
-        let start = Tell::StartControl {
-            runtime_dir: self.runtime_dir.display().to_string(),
-            frozen,
-        };
-        let fds = [
-            control_end.as_fd(),
-            self.api.as_fd(),
-            self.state.as_fd(),
-            self.counters.as_fd(),
-        ];
-        control.tell(&start, &fds)
-    }
-
     /// Waits and serves until a signal, or until control cannot even start.
     fn serve(&mut self, signals: &OwnedFd) -> io::Result<()> {
         loop {
@@ -235,6 +210,7 @@ impl Supervisor {
             }
             self.turn_upgrade();
             self.look_after();
+            self.turn_guests();
         }
     }
 
@@ -328,6 +304,11 @@ impl Supervisor {
             Ask::DriverStates => {
                 let states = self.drivers.states();
                 self.reply(who, &Tell::DriverStates(states), &[]);
+            }
+            Ask::WatchGuests(watch) => self.guests.watch(watch),
+            Ask::WatchedGuests => {
+                let watched = self.guests.watched();
+                self.reply(who, &Tell::WatchedGuests(watched), &[]);
             }
             Ask::Alive => {
                 if let Some(child) = self.child(who) {

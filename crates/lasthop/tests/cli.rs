@@ -14,6 +14,7 @@ fn status() {
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
 switch connected to control, 12 flows, 40 upcalls (0 dropped), epoch 3, 1 worker, adaptive poll
+guests' processors watched in /proc: no rights
 
 PROCESS     STATE    PID         UP  RESTARTS
 supervisor  running  100  1 h 1 min         0
@@ -32,6 +33,8 @@ vm2   dialing  trunk blue,red  vhost-user  client     0/1  -            0 B  vm2
         (&status["switch"]["workers"], &status["switch"]["poll"]),
         (&json!(1), &json!("adaptive"))
     );
+    assert_eq!(status["switch"]["guest_state"]["by"], "proc");
+    assert_eq!(status["ports"][0]["vcpu_threads"], 4);
     assert_eq!(status["ports"][0]["reason"], "queue 1: descriptor loop");
 }
 
@@ -55,6 +58,7 @@ queue pairs  2 of 2
 ring         split
 memory       512.0 MiB
 features     NET_F_CSUM F_VERSION_1
+processors   4 threads
 fault        queue 1: descriptor loop
 ";
     assert_eq!(fake.prints("port show vm1"), text);
@@ -65,7 +69,7 @@ fault        queue 1: descriptor loop
 fn a_port_is_added_changed_and_removed() {
     let fake = Fake::start();
     let add = "port add vm3 --kind vhost-user --socket vm3.sock --segment blue --queues 4 \
-               --role client --mac 52:54:00:00:00:0A --mtu 9000";
+               --role client --mac 52:54:00:00:00:0A --mtu 9000 --vcpu-threads lcore-*";
     let add = add.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(fake.prints(&add), "port vm3 added, dialing\n");
     let port = fake.json("port show vm3");

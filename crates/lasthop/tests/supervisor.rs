@@ -49,6 +49,7 @@ fn status_for_people() {
     let switch = "switch connected to control, 0 flows, 0 upcalls (0 dropped), epoch 1, \
                   1 worker, adaptive poll";
     assert_eq!(lines[1], switch, "{text}");
+    assert!(lines[2].starts_with("guests' processors "), "{text}");
     for name in ["supervisor", "control", "switch"] {
         let running = |line: &&str| line.starts_with(name) && line.contains(" running ");
         assert!(lines.iter().any(running), "{name}: {text}");

@@ -88,6 +88,9 @@ pub struct SwitchSpec {
     /// How often guests are notified.
     #[serde(default)]
     pub batching: BatchingSpec,
+    /// By what it knows what the processors of guests do.
+    #[serde(default, skip_serializing_if = "GuestStates::is_auto")]
+    pub guest_state: GuestStates,
 }
 
 impl Default for SwitchSpec {
@@ -97,6 +100,7 @@ impl Default for SwitchSpec {
             poll: Poll::default(),
             workers: Workers::default(),
             batching: BatchingSpec::default(),
+            guest_state: GuestStates::default(),
         }
     }
 }
@@ -120,6 +124,38 @@ impl Default for BatchingSpec {
             period_us: 125,
             threshold: 64,
         }
+    }
+}
+
+/// By what the switch knows whether the processors of guests run, wait for a core or sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GuestStates {
+    /// By the kernel, or by `/proc` where the kernel refuses.
+    #[default]
+    Auto,
+    /// A program in the kernel notes every change; needs the right to load it (`CAP_BPF` and `CAP_PERFMON`).
+    Bpf,
+    /// The supervisor looks at `/proc` some times a second.
+    Proc,
+    /// By what guests say of their own accord, in their queues.
+    Off,
+}
+
+impl GuestStates {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Bpf => "bpf",
+            Self::Proc => "proc",
+            Self::Off => "off",
+        }
+    }
+
+    /// Whether it is what holds when nothing is said.
+    fn is_auto(&self) -> bool {
+        *self == Self::Auto
     }
 }
 
@@ -327,6 +363,10 @@ pub struct PortSpec {
     /// The network namespace of the interface, by name or path; the one of Lasthop when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
+    /// The names of the VMM's threads that are the guest's processors: `*` stands for any characters, `?` for one. Known VMMs
+    /// need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu_threads: Option<String>,
 }
 
 impl PortSpec {
@@ -354,6 +394,7 @@ impl PortSpec {
             interface: None,
             address: None,
             netns: None,
+            vcpu_threads: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Poll, PortKind, PortSpec, Role, UplinkDriver};
+use super::{GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,19 @@ pub struct SwitchStatus {
     pub workers: u16,
     /// Whether they sleep when there are no frames.
     pub poll: Poll,
+    /// By what it knows what the processors of guests do.
+    #[serde(default)]
+    pub guest_state: GuestStateStatus,
+}
+
+/// By what the switch knows what the processors of guests do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestStateStatus {
+    /// What does so: [`Bpf`](GuestStates::Bpf), [`Proc`](GuestStates::Proc) or [`Off`](GuestStates::Off);
+    /// [`Auto`](GuestStates::Auto) while that is not known.
+    pub by: GuestStates,
+    /// Why it is not the kernel.
+    pub reason: Option<String>,
 }
 
 /// A segment and who is in it.
@@ -243,6 +256,9 @@ pub struct PortStatus {
     pub features: Vec<String>,
     /// Bytes of guest memory that the switch maps for this port.
     pub memory_bytes: u64,
+    /// Threads of the VMM that are taken for the guest's processors.
+    #[serde(default)]
+    pub vcpu_threads: u32,
     /// Queues that were stopped, lowest first.
     pub queue_faults: Vec<QueueFault>,
 }
@@ -271,6 +287,7 @@ impl PortStatus {
             ring: None,
             features: Vec::new(),
             memory_bytes: 0,
+            vcpu_threads: 0,
             queue_faults: Vec::new(),
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use api::v1::{
-    BatchingSpec, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
-    WantedState, Workers,
+    BatchingSpec, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
+    UplinkDriver, WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -12,11 +12,20 @@ use toml::de::{DeTable, DeValue};
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
-const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching"];
+const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching", "guest_state"];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
-    "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
+    "name",
+    "kind",
+    "socket",
+    "role",
+    "queues",
+    "segment",
+    "trunk",
+    "mac",
+    "mtu",
+    "vcpu_threads",
 ];
 const UPLINK_KEYS: &[&str] = &[
     "name",
@@ -141,6 +150,9 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
         poll: table.word("poll", expect::POLL, POLLS)?.unwrap_or_default(),
         workers: table.workers()?,
+        guest_state: table
+            .word("guest_state", expect::GUEST_STATE, GUEST_STATES)?
+            .unwrap_or_default(),
         batching: match table.table("batching", expect::BATCHING)? {
             Some((inner, at)) => batching(inner, at, table.lines)?,
             None => default.batching,
@@ -207,6 +219,7 @@ fn port(
         interface: table.text("interface", expect::INTERFACE)?,
         address: table.text("address", expect::ADDRESS)?,
         netns: table.text("netns", expect::NETNS)?,
+        vcpu_threads: table.text("vcpu_threads", expect::VCPU_THREADS)?,
         ..default
     })
 }
@@ -233,6 +246,12 @@ const ROLES: &[(&str, Role)] = &[
 const POLLS: &[(&str, Poll)] = &[
     (Poll::Adaptive.as_str(), Poll::Adaptive),
     (Poll::Always.as_str(), Poll::Always),
+];
+const GUEST_STATES: &[(&str, GuestStates)] = &[
+    (GuestStates::Auto.as_str(), GuestStates::Auto),
+    (GuestStates::Bpf.as_str(), GuestStates::Bpf),
+    (GuestStates::Proc.as_str(), GuestStates::Proc),
+    (GuestStates::Off.as_str(), GuestStates::Off),
 ];
 const DRIVERS: &[(&str, UplinkDriver)] = &[
     (UplinkDriver::Auto.as_str(), UplinkDriver::Auto),

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use api::v1::{BatchingSpec, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
+use api::v1::{
+    BatchingSpec, GuestStates, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers,
+};
 
 use super::*;
 
@@ -43,6 +45,7 @@ fn the_documented_configuration_is_read() {
         name = "host1"
         poll = "always"
         workers = 4
+        guest_state = "proc"
         [switch.batching]
         enabled = false
         period_us = 50
@@ -63,6 +66,7 @@ fn the_documented_configuration_is_read() {
         segment = "blue"
         mac = "52:54:00:00:00:0A"
         mtu = 1500
+        vcpu_threads = "CPU */KVM"
 
         [[port]]
         name = "vm2"
@@ -90,6 +94,7 @@ fn the_documented_configuration_is_read() {
             period_us: 50,
             threshold: 8,
         },
+        guest_state: GuestStates::Proc,
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -106,6 +111,7 @@ fn the_documented_configuration_is_read() {
         segment: Some("blue".to_owned()),
         mac: Some("52:54:00:00:00:0a".to_owned()),
         mtu: Some(1500),
+        vcpu_threads: Some("CPU */KVM".to_owned()),
         ..PortSpec::vhost_user("vm1", "vm1.sock")
     };
     let vm2 = PortSpec {
@@ -159,7 +165,7 @@ fn keys() {
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, poll, workers, batching, \
+            "3: switch.colour: expected one of the keys name, poll, workers, batching, guest_state, \
              found the unknown key \"colour\"",
         ),
         (
@@ -183,7 +189,7 @@ fn keys() {
     check_port_lines(&[(
         "queue = 2",
         "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
-         trunk, mac, mtu, found the unknown key \"queue\"",
+         trunk, mac, mtu, vcpu_threads, found the unknown key \"queue\"",
     )]);
 }
 

@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use api::v1::{PortKind, PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
 use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
+use channel::supervision::WatchedGuests;
 use channel::switching::{self, Order, PortConfig, PortState};
 use policy::{Model, PortMode, Program, Segment};
 use port::PortId;
 
-use super::{Engine, documents, unavailable};
+use super::{Engine, documents, guests, unavailable};
 use crate::wanted;
 
 /// More lots of upcalls than the ring can hold.
@@ -70,6 +71,8 @@ impl Engine {
             }
         }
         done?;
+        let watch = self.guest_watch();
+        self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish()?;
         self.save().map_err(unavailable)
     }
@@ -319,7 +322,8 @@ impl Engine {
     fn port_status(&mut self, name: &str) -> Result<PortStatus, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
         let drivers = self.driver_states()?;
-        let found = self.statuses(&states, &drivers);
+        let watched = self.supervisor.watched_guests().map_err(unavailable)?;
+        let found = self.statuses(&states, &drivers, &watched);
         let found = found.into_iter().find(|p| p.name == name);
         found.ok_or_else(|| Problem::no_such_port(name))
     }
@@ -338,13 +342,18 @@ impl Engine {
         &self,
         states: &[PortState],
         drivers: &[DriverState],
+        watched: &WatchedGuests,
     ) -> Vec<PortStatus> {
         let wanted = self.saved.wanted.ports.iter();
         wanted
             .map(|spec| {
                 let state = states.iter().find(|s| s.config.name == spec.name);
                 let driver = drivers.iter().find(|d| d.name == spec.name);
-                documents::port_status(spec, state, driver)
+                let id = self.saved.ports.get(&spec.name).copied();
+                PortStatus {
+                    vcpu_threads: guests::threads_of(watched, id),
+                    ..documents::port_status(spec, state, driver)
+                }
             })
             .collect()
     }

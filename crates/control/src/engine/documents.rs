@@ -14,7 +14,7 @@ use policy::SegmentId;
 use port::counters::{self, PortCounts};
 use port::{DropReason, REASONS};
 
-use super::{Engine, unavailable};
+use super::{Engine, guests, unavailable};
 
 /// `VIRTIO_F_RING_PACKED` (virtio 1.3, 6).
 const RING_PACKED: u32 = 34;
@@ -180,6 +180,7 @@ impl Engine {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
         let processes = self.supervisor.processes().map_err(unavailable)?;
         let drivers = self.driver_states()?;
+        let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
         let wanted = &self.saved.wanted;
         let members = |name: &str| {
@@ -202,6 +203,7 @@ impl Engine {
                 upcalls_dropped: self.upcall_drops(),
                 workers: figures.workers,
                 poll: wanted.switch.poll,
+                guest_state: guests::status(&watched),
             },
             segments: wanted
                 .segments
@@ -212,7 +214,7 @@ impl Engine {
                     ports: members(&s.name),
                 })
                 .collect(),
-            ports: self.statuses(&states, &drivers),
+            ports: self.statuses(&states, &drivers, &watched),
         })
     }
 
@@ -225,7 +227,8 @@ impl Engine {
     pub(super) fn port_list(&mut self) -> Result<PortsDocument, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
         let drivers = self.driver_states()?;
-        let ports = self.statuses(&states, &drivers);
+        let watched = self.supervisor.watched_guests().map_err(unavailable)?;
+        let ports = self.statuses(&states, &drivers, &watched);
         Ok(PortsDocument { ports })
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use channel::driving::{DriverSpec, DriverState};
 use channel::link::{Link, Received};
-use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
 use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
@@ -279,6 +279,25 @@ impl SupervisorPeer {
     pub(super) fn processes(&mut self) -> io::Result<Vec<ProcessInfo>> {
         self.ask(&Ask::Processes, |tell, _| match tell {
             Tell::Processes(list) => Some(list),
+            _ => None,
+        })
+    }
+
+    /// Says how guests are to be looked at.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn watch_guests(&self, watch: GuestWatch) -> io::Result<()> {
+        self.link.send(&Ask::WatchGuests(watch), &[])
+    }
+
+    /// How they are looked at.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent.
+    pub(super) fn watched_guests(&mut self) -> io::Result<WatchedGuests> {
+        self.ask(&Ask::WatchedGuests, |tell, _| match tell {
+            Tell::WatchedGuests(watched) => Some(watched),
             _ => None,
         })
     }

@@ -25,6 +25,8 @@ const THRESHOLDS: RangeInclusive<u16> = 1..=1024;
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
 const MTUS: RangeInclusive<u16> = 68..=9216;
+/// Characters of a pattern of names: a thread's has 15 at most.
+const PATTERN_MAX: usize = 64;
 /// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
 const PATH_MAX: usize = 107;
 
@@ -37,6 +39,8 @@ pub(crate) mod expect {
     pub(crate) const SWITCH_ON: &str = "true or false";
     pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
     pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
+    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
+    pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -260,6 +264,7 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
             return Err(at.taken("an interface that no other port has", found));
         }
         numbers(place, port)?;
+        threads(At(place, "vcpu_threads"), port.vcpu_threads.as_deref())?;
         membership(place, port, state)?;
         mac(At(place, "mac"), port.mac.as_deref())?;
     }
@@ -292,6 +297,16 @@ fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     match port.mtu {
         Some(mtu) => number(At(place, "mtu"), mtu, &MTUS, expect::MTU),
         None => Ok(()),
+    }
+}
+
+/// A pattern of threads' names.
+fn threads(at: At, pattern: Option<&str>) -> Result<(), Invalid> {
+    match pattern {
+        Some(text) if !(1..=PATTERN_MAX).contains(&text.len()) || text.contains('\0') => {
+            Err(at.wrong(expect::VCPU_THREADS, quoted(text)))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -105,6 +105,7 @@ fn foreign_keys(place: Place, port: &PortSpec) -> Result<(), Invalid> {
         ("socket", socket, guest),
         ("role", role, guest),
         ("mac", mac, guest || tap),
+        ("vcpu_threads", port.vcpu_threads.as_deref(), guest),
         ("driver", driver, uplink),
         ("interface", port.interface.as_deref(), uplink || tap),
         ("address", port.address.as_deref(), tap),

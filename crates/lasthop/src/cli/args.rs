@@ -170,6 +170,9 @@ pub(super) struct Add {
     /// The MTU that the guest is offered, and that of a TAP port's interface, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
+    /// Names of the VMM's threads that are the guest's processors, where they are not known: `*` stands for any characters
+    #[arg(long, value_name = "PATTERN")]
+    vcpu_threads: Option<String>,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -191,6 +194,7 @@ impl Add {
             interface: self.interface.clone(),
             address: self.address.clone(),
             netns: self.netns.clone(),
+            vcpu_threads: self.vcpu_threads.clone(),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::v1::{
-    DriverStatus, FdbDocument, PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument,
-    StatusDocument, SwitchStatus, Traffic,
+    DriverStatus, FdbDocument, GuestStateStatus, GuestStates, PortStats, PortStatus, ProcessStatus,
+    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
 };
 
 use super::tables::Column::{Number, Text};
@@ -56,14 +56,27 @@ fn switch(switch: &SwitchStatus) -> String {
         false => "not connected to control",
     };
     format!(
-        "switch {connected}, {}, {} ({} dropped), epoch {}, {}, {} poll",
+        "switch {connected}, {}, {} ({} dropped), epoch {}, {}, {} poll\n{}",
         several(switch.flows, "flow"),
         several(switch.upcalls, "upcall"),
         count(switch.upcalls_dropped),
         switch.epoch,
         several(switch.workers.into(), "worker"),
-        switch.poll.as_str()
+        switch.poll.as_str(),
+        guest_state(&switch.guest_state)
     )
+}
+
+/// By what the switch knows what guests' processors do.
+fn guest_state(status: &GuestStateStatus) -> String {
+    let by = match status.by {
+        GuestStates::Bpf => "guests' processors watched by the kernel",
+        GuestStates::Proc => "guests' processors watched in /proc",
+        GuestStates::Off | GuestStates::Auto => "guests' processors not watched",
+    };
+    let reason = status.reason.as_ref();
+    let reason = reason.map(|reason| format!(": {reason}"));
+    format!("{by}{}", reason.unwrap_or_default())
 }
 
 /// `lasthop port list`.
@@ -136,6 +149,9 @@ pub(super) fn port(port: &PortStatus) -> String {
         ("memory", bytes(port.memory_bytes)),
         ("features", features),
     ]);
+    if port.vcpu_threads > 0 {
+        lines.push(("processors", several(port.vcpu_threads.into(), "thread")));
+    }
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     facts(&lines)
 }

@@ -49,6 +49,8 @@ impl Kind {
             | Ask::Processes
             | Ask::Drivers(_)
             | Ask::DriverStates
+            | Ask::WatchGuests(_)
+            | Ask::WatchedGuests
             | Ask::Frozen => Kind::Control,
             Ask::Dial { .. }
             | Ask::Keep { .. }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use channel::keeping::{Look, MAX_KEPT, MAX_RECORD, to_blame, wipe};
+use channel::keeping::{Look, MAX_KEPT, MAX_RECORD, SOCKET, to_blame, wipe};
 use channel::link::MAX_FDS;
 use channel::supervision::Tell;
 use port::PortId;
@@ -44,6 +44,11 @@ impl Deposit {
         }
     }
 
+    /// Whether the connection can go on with it.
+    fn is_whole(&self) -> bool {
+        self.record.is_some()
+    }
+
     /// Keeps a record if all its descriptors are there, and no other ones.
     fn record(&mut self, record: Vec<u8>, numbers: &BTreeSet<u64>) {
         self.fds.retain(|number, _| numbers.contains(number));
@@ -73,6 +78,8 @@ pub(super) struct Deposits {
     look: Option<Look>,
     /// What a new switch has not got yet.
     leaving: VecDeque<Parcel>,
+    /// Connections that came or went so far.
+    turnover: u64,
 }
 
 /// What goes with one message.
@@ -102,14 +109,29 @@ impl Deposits {
             return self.forget(port);
         }
         let numbers = numbers.iter().copied().collect();
+        let known = |deposits: &Self| deposits.ports.get(&port).is_some_and(Deposit::is_whole);
+        let before = known(self);
         self.change(port, |deposit| deposit.record(record, &numbers));
+        self.turnover += u64::from(known(self) != before);
     }
 
     /// Drops what was kept for a port.
     pub(super) fn forget(&mut self, port: PortId) {
         if let Some(deposit) = self.ports.remove(&port) {
             self.kept -= deposit.fds.len() as u64;
+            self.turnover += 1;
         }
+    }
+
+    /// A number that changes with the connections that there are.
+    pub(super) fn turnover(&self) -> u64 {
+        self.turnover
+    }
+
+    /// The sockets of all connections.
+    pub(super) fn connections(&self) -> impl Iterator<Item = (PortId, BorrowedFd<'_>)> {
+        let whole = self.ports.iter().filter(|(_, deposit)| deposit.is_whole());
+        whole.filter_map(|(port, deposit)| Some((*port, deposit.fds.get(&SOCKET)?.as_fd())))
     }
 
     /// Changes what is kept of a port, if there can be such a one.
@@ -537,6 +559,22 @@ mod tests {
         dies(&mut deposits, A);
         dies(&mut deposits, B);
         assert!(deposits.condemned.is_empty(), "forgiven");
+    }
+
+    #[test]
+    fn connections_are_those_that_are_whole_and_it_is_seen_that_they_change() {
+        let mut deposits = Deposits::default();
+        let ports = |d: &Deposits| d.connections().map(|(port, _)| port).collect::<Vec<_>>();
+        let mut seen = BTreeSet::from([deposits.turnover()]);
+        let mut changed = |deposits: &Deposits| seen.insert(deposits.turnover());
+        deposits.keep(A, SOCKET, fd());
+        assert_eq!((ports(&deposits), changed(&deposits)), (vec![], false));
+        deposits.record(A, vec![1], &[SOCKET]);
+        assert_eq!((ports(&deposits), changed(&deposits)), (vec![A], true));
+        deposits.record(A, vec![2], &[SOCKET]);
+        assert_eq!((ports(&deposits), changed(&deposits)), (vec![A], false));
+        deposits.forget(A);
+        assert_eq!((ports(&deposits), changed(&deposits)), (vec![], true));
     }
 
     #[test]

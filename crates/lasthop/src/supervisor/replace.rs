@@ -34,6 +34,7 @@ use super::binaries::Binaries;
 use super::child::{Child, Kind};
 use super::deposits::Deposits;
 use super::drivers::Drivers;
+use super::guests::Guests;
 use super::lock::Lock;
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
@@ -282,6 +283,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         counters,
         marks,
         deposits,
+        guests: Guests::default(),
         settings: record.settings.into(),
         control,
         switch,

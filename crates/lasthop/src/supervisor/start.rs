@@ -18,6 +18,7 @@ use super::binaries::Binaries;
 use super::child::{self, Child, Kind};
 use super::deposits::Deposits;
 use super::drivers::Drivers;
+use super::guests::Guests;
 use super::lock::Lock;
 use super::sockets::Sockets;
 use super::{Refusal, RunArgs, Supervisor, settings};
@@ -47,6 +48,7 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
         counters: make_file("lasthop-counters", port::counters::SIZE)?,
         marks: make_file("lasthop-marks", MARKS)?,
         deposits: Deposits::default(),
+        guests: Guests::default(),
         settings,
         control: Child::start(Kind::Control, &binaries)?,
         switch: Child::start(Kind::Switch, &binaries)?,

@@ -36,6 +36,7 @@ impl Supervisor {
         let alone = self.next.is_none();
         let due = (self.pair_due().filter(|_| alone).into_iter())
             .chain(self.drivers.due())
+            .chain(self.guests.due())
             .chain(self.upgrade_due())
             .min();
         let timeout = due.map(|at| {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use api::v1::{
-    FdbDocument, FdbEntry, PortState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
-    ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatsDocument, StatusDocument,
-    SwitchStatus, Traffic, WantedState,
+    FdbDocument, FdbEntry, GuestStateStatus, GuestStates, PortState, PortStats, PortStatus,
+    PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
+    StatsDocument, StatusDocument, SwitchStatus, Traffic, WantedState,
 };
 use assert_cmd::Command;
 use control::command::{Command as Order, engine_channel};
@@ -210,6 +210,10 @@ impl Engine {
                 upcalls_dropped: 0,
                 workers: 1,
                 poll: self.wanted.switch.poll,
+                guest_state: GuestStateStatus {
+                    by: GuestStates::Proc,
+                    reason: Some("no rights".to_owned()),
+                },
             },
             segments: segments.collect(),
             ports: self.ports(),
@@ -238,6 +242,7 @@ impl Engine {
             port.ring = Some(RingFormat::Split);
             port.features = vec!["NET_F_CSUM".to_owned(), "F_VERSION_1".to_owned()];
             port.memory_bytes = 512 << 20;
+            port.vcpu_threads = 4;
             port.queue_faults = vec![QueueFault {
                 queue: 1,
                 reason: "descriptor loop".to_owned(),

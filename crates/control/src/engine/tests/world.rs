@@ -14,7 +14,7 @@ use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
-use channel::supervision::{Ask, ProcessInfo, Tell};
+use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
 use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
@@ -281,6 +281,8 @@ pub(super) struct Supervisor {
     pub(super) drivers: Vec<DriverSpec>,
     /// Paths and interfaces that somebody else has.
     pub(super) taken: BTreeSet<String>,
+    /// How guests are to be looked at.
+    pub(super) watch: GuestWatch,
     pub(super) ready: u32,
     pub(super) silent: bool,
 }
@@ -319,6 +321,11 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 }
                 (Tell::Drivers { error }, None)
             }
+            Ask::WatchGuests(watch) => {
+                supervisor.watch = watch;
+                continue;
+            }
+            Ask::WatchedGuests => (Tell::WatchedGuests(watched(&supervisor.watch)), None),
             Ask::DriverStates => {
                 let states = supervisor.drivers.iter().map(driver_state).collect();
                 (Tell::DriverStates(states), None)
@@ -329,6 +336,15 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
         if link.send(&answer, &fds).is_err() {
             return;
         }
+    }
+}
+
+/// As if each port that names threads had two.
+fn watched(watch: &GuestWatch) -> WatchedGuests {
+    WatchedGuests {
+        by: "proc".to_owned(),
+        reason: Some(format!("{:?}", watch.by)),
+        threads: watch.threads.iter().map(|(port, _)| (*port, 2)).collect(),
     }
 }
 

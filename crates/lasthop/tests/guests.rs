@@ -1,0 +1,158 @@
+//! Knowing what guests' processors do: who says so, whose threads are found, and that the switch gets it.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use running::{Place, Running, eventually, port};
+use testkit::{FakeGuest, GuestConfig};
+
+fn config(by: &str, pattern: &str) -> String {
+    let switch = format!("[switch]\nname = \"host1\"\nguest_state = \"{by}\"\n");
+    let threads = format!("vcpu_threads = \"{pattern}\"");
+    format!("{switch}{}{}", port("vm1", &threads), port("vm2", ""))
+}
+
+/// Who notes states, and why it is not the kernel.
+fn by(lasthop: &Running) -> (String, String) {
+    let status = lasthop.json("status");
+    let state = &status["switch"]["guest_state"];
+    let text = |key: &str| state[key].as_str().unwrap_or_default().to_owned();
+    (text("by"), text("reason"))
+}
+
+/// Threads of a port that are followed.
+fn threads(lasthop: &Running, port: &str) -> Option<u64> {
+    let output = lasthop.cli(&format!("port show {port} --json"));
+    let port: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    port["vcpu_threads"].as_u64()
+}
+
+/// Whether the switch that serves has the memory of states mapped.
+fn is_mapped(lasthop: &Running, what: &str) -> bool {
+    let Some(switch) = lasthop.try_process("switch") else {
+        return false;
+    };
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", switch["pid"]));
+    // Only to be read.
+    let fits = |line: &str| line.contains(" r--s ") && line.contains(what);
+    maps.is_ok_and(|maps| maps.lines().any(fits))
+}
+
+/// Threads with a name, until they are let go.
+struct Named(Vec<(mpsc::Sender<()>, JoinHandle<()>)>);
+
+impl Named {
+    fn start(name: &str, count: usize) -> Self {
+        let start = |_| {
+            let (keep, wait) = mpsc::channel();
+            let body = move || wait.recv().unwrap_or_default();
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            (keep, thread.spawn(body).unwrap())
+        };
+        Self((0..count).map(start).collect())
+    }
+
+    fn end(self) {
+        for (keep, thread) in self.0 {
+            drop(keep);
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn connect(place: &Place, n: u8) -> FakeGuest {
+    let path = place.run_dir().join(format!("vm{n}.sock"));
+    let mut guest = FakeGuest::connect(&path, GuestConfig::default().guest(n)).unwrap();
+    guest.wait_link().unwrap();
+    guest
+}
+
+/// The threads of a guest are found, the switch gets to know of them, and so does its successor.
+fn found(by_word: &str, memory: &str) {
+    let place = Place::new();
+    let name = format!("lcore-{by_word}");
+    let mut lasthop = place.start(&config(by_word, &format!("{name}*")));
+    if by_word == "bpf" && by(&lasthop).0 != "bpf" {
+        return eprintln!("not tested: {}", by(&lasthop).1);
+    }
+    assert_eq!(by(&lasthop).0, by_word);
+    assert_eq!(threads(&lasthop, "vm1"), Some(0));
+    let named = Named::start(&name, 3);
+    let mut guest = connect(&place, 1);
+    eventually("its threads are found", || {
+        threads(&lasthop, "vm1") == Some(3)
+    });
+    assert_eq!(threads(&lasthop, "vm2"), Some(0), "nobody is there");
+    assert!(
+        lasthop
+            .prints("port show vm1")
+            .contains("processors   3 threads")
+    );
+    eventually("the switch has them", || is_mapped(&lasthop, memory));
+    lasthop.kill_and_wait("switch");
+    eventually("its successor has them", || is_mapped(&lasthop, memory));
+    lasthop.kill_and_wait("control");
+    eventually("they are still known", || {
+        threads(&lasthop, "vm1") == Some(3)
+    });
+    guest.disconnect().unwrap();
+    eventually("they are left", || threads(&lasthop, "vm1") == Some(0));
+    named.end();
+    lasthop.end(rustix::process::Signal::TERM);
+}
+
+#[test]
+fn threads_are_found_by_their_names_and_looked_at_in_proc() {
+    found("proc", "lasthop-guests");
+}
+
+#[test]
+fn threads_are_found_by_their_names_and_watched_by_the_kernel() {
+    found("bpf", "bpf-map");
+}
+
+#[test]
+fn without_a_name_all_threads_of_the_vmm_count() {
+    let place = Place::new();
+    let lasthop = place.start(&config("auto", "*"));
+    let _guest = connect(&place, 2);
+    eventually("all are found", || threads(&lasthop, "vm2") >= Some(2));
+}
+
+#[test]
+fn nobody_is_looked_at_who_should_not() {
+    let place = Place::new();
+    let lasthop = place.start(&config("off", "*"));
+    assert_eq!(by(&lasthop), ("off".into(), "as configured".into()));
+    let text = lasthop.prints("status");
+    let line = "guests' processors not watched: as configured";
+    assert!(text.lines().any(|l| l == line), "{text}");
+    assert!(!is_mapped(&lasthop, "bpf-map") && !is_mapped(&lasthop, "lasthop-guests"));
+}
+
+#[test]
+fn an_upgrade_watches_on() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config("auto", "lcore-upgrade"));
+    let memory = match by(&lasthop).0.as_str() {
+        "bpf" => "bpf-map",
+        _ => "lasthop-guests",
+    };
+    let named = Named::start("lcore-upgrade", 2);
+    let _guest = connect(&place, 1);
+    eventually("its threads are found", || {
+        threads(&lasthop, "vm1") == Some(2)
+    });
+    let before = lasthop.pid("switch");
+    lasthop.prints("upgrade");
+    eventually("they are found again", || {
+        threads(&lasthop, "vm1") == Some(2)
+    });
+    assert_ne!(lasthop.pid("switch"), before);
+    eventually("the new switch has them", || is_mapped(&lasthop, memory));
+    named.end();
+    lasthop.end(rustix::process::Signal::TERM);
+}
