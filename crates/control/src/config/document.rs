@@ -16,7 +16,7 @@ const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching"];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
-    "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu",
+    "name", "kind", "socket", "role", "queues", "segment", "trunk", "mac", "mtu", "weight",
 ];
 const UPLINK_KEYS: &[&str] = &[
     "name",
@@ -28,6 +28,7 @@ const UPLINK_KEYS: &[&str] = &[
     "segment",
     "trunk",
     "mtu",
+    "weight",
 ];
 const TAP_KEYS: &[&str] = &[
     "name",
@@ -40,6 +41,7 @@ const TAP_KEYS: &[&str] = &[
     "trunk",
     "mac",
     "mtu",
+    "weight",
 ];
 
 /// An error with the byte offset of its place.
@@ -203,6 +205,9 @@ fn port(
         trunk: table.list("trunk", expect::TRUNK)?,
         mac: table.text("mac", expect::MAC)?,
         mtu: table.number("mtu", expect::MTU)?,
+        weight: table
+            .number("weight", expect::WEIGHT)?
+            .unwrap_or(default.weight),
         driver: table.word("driver", expect::DRIVER, DRIVERS)?,
         interface: table.text("interface", expect::INTERFACE)?,
         address: table.text("address", expect::ADDRESS)?,

@@ -34,6 +34,7 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
         role,
         queues: spec.queues,
         mtu: spec.mtu,
+        weight: spec.weight,
         mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
     }
 }
@@ -43,6 +44,7 @@ fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
     let fixed = |p: &PortConfig| PortConfig {
         mtu: None,
         mac: None,
+        weight: 0,
         ..p.clone()
     };
     fixed(from) == fixed(to)
@@ -344,7 +346,9 @@ impl Engine {
             .map(|spec| {
                 let state = states.iter().find(|s| s.config.name == spec.name);
                 let driver = drivers.iter().find(|d| d.name == spec.name);
-                documents::port_status(spec, state, driver)
+                let mut status = documents::port_status(spec, state, driver);
+                status.work = state.map(|s| self.work_of(s)).unwrap_or_default();
+                status
             })
             .collect()
     }

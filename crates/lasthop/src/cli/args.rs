@@ -170,6 +170,9 @@ pub(super) struct Add {
     /// The MTU that the guest is offered, and that of a TAP port's interface, in bytes
     #[arg(long, value_name = "BYTES", value_parser = mtu())]
     mtu: Option<u16>,
+    /// Its part of the switch's time, compared with other ports that want more than there is
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
+    weight: u16,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -187,6 +190,7 @@ impl Add {
             trunk: self.trunk.clone(),
             mac: self.mac.clone(),
             mtu: self.mtu,
+            weight: self.weight,
             driver: self.driver.map(UplinkDriver::from),
             interface: self.interface.clone(),
             address: self.address.clone(),
@@ -236,6 +240,9 @@ pub(super) struct Changes {
     /// Offer no MTU
     #[arg(long, conflicts_with = "mtu")]
     no_mtu: bool,
+    /// Its part of the switch's time, compared with other ports that want more than there is
+    #[arg(long, value_name = "N", value_parser = weight())]
+    weight: Option<u16>,
 }
 
 impl Changes {
@@ -249,6 +256,7 @@ impl Changes {
             trunk: self.trunk.clone(),
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
+            weight: self.weight,
         }
     }
 }
@@ -385,6 +393,11 @@ fn mac(text: &str) -> Result<String, String> {
 /// Queue pairs of one port.
 fn queues() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=64)
+}
+
+/// A port's weight.
+fn weight() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(1..=1000)
 }
 
 /// An MTU in bytes.
