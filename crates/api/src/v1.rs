@@ -13,7 +13,7 @@ pub use spec::{
     BatchingSpec, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch, PortSpec,
     Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
-pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
+pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
 pub use status::{
     DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,
     ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatusDocument, SwitchStatus,

@@ -6,6 +6,7 @@
 
 mod bulk;
 mod lean;
+pub(crate) mod neighbours;
 mod paced;
 mod replay;
 pub(crate) mod sharing;

@@ -5,6 +5,7 @@ pub(crate) mod external;
 pub(crate) mod faults;
 pub(crate) mod load;
 pub(crate) mod migration;
+pub(crate) mod neighbours;
 pub(crate) mod ports;
 pub(crate) mod scaling;
 pub(crate) mod soak;

@@ -82,6 +82,8 @@ enum Experiment {
     Lean,
     /// Latency and CPU use by offered load, beside the peers
     Load,
+    /// Latency of one pair beside another one that floods, beside OVS-DPDK
+    Neighbours,
     /// TCP super-frames of 64 KiB, beside the peers and beside memcpy
     Bulk,
     /// TCP and small packets between namespaces, by TAP, packet sockets and AF_XDP, beside the peers
@@ -152,6 +154,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Flows => experiments::throughput::flows(&plan)?,
             Experiment::Lean => experiments::throughput::lean(&plan)?,
             Experiment::Load => experiments::load::load(&plan)?,
+            Experiment::Neighbours => experiments::neighbours::neighbours(&plan)?,
             Experiment::Bulk => experiments::bulk::bulk(&plan)?,
             Experiment::External => experiments::external::external(&plan)?,
             Experiment::Migration => experiments::migration::migration(&plan)?,

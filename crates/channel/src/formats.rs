@@ -38,10 +38,10 @@ pub fn formats() -> Formats {
         ("connection", &[crate::keeping::VERSION as u32]),
         // The journal of packed queues, and the file of marks.
         ("journal", &[1]),
-        // `control::engine::Saved`, in the state file.
-        ("state", &[1]),
-        // `port::counters`.
-        ("counters", &[1]),
+        // `control::engine::Saved`, in the state file. 2: ports have a weight.
+        ("state", &[2]),
+        // `port::counters`. 2: ticks, and fewer places for drops.
+        ("counters", &[2]),
     ];
     let format = |versions: &[u32]| Format {
         writes: versions[0],

@@ -32,7 +32,7 @@ pub const PIPE_TO: u64 = u64::MAX - 2;
 pub const JOURNAL: u64 = u64::MAX - 3;
 
 /// Version of [`ConnectionRecord`]'s encoding.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 
 /// A connection as bytes: what is beside its session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

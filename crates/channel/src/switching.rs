@@ -20,6 +20,9 @@ pub enum Role {
     Client,
 }
 
+/// The weight of a port whose configuration says nothing.
+pub const WEIGHT: u16 = 100;
+
 /// What the switch knows of a port's configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortConfig {
@@ -35,6 +38,8 @@ pub struct PortConfig {
     pub queues: u16,
     /// Offered through `VIRTIO_NET_F_MTU`; also bounds frames to the guest.
     pub mtu: Option<u16>,
+    /// The port's part of a worker's time, compared with others, where there is not enough for all.
+    pub weight: u16,
     /// The guest's address; informational for now.
     pub mac: Option<[u8; 6]>,
 }
@@ -48,7 +53,7 @@ pub enum Order {
     Program(Program),
     /// Create a port. A server port comes with its listening socket.
     AddPort(PortConfig),
-    /// Change what can change under a running guest: the MTU.
+    /// Change what can change under a running guest: MTU and weight.
     SetPort(PortConfig),
     /// Disconnect the guest, forget the port and every flow from and to it. Until that is done its number cannot be
     /// used.

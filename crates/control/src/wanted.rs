@@ -132,5 +132,6 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
     port.role = patch.role.unwrap_or(port.role);
     port.queues = patch.queues.unwrap_or(port.queues);
     port.mtu = patch.mtu.unwrap_or(port.mtu);
+    port.weight = patch.weight.unwrap_or(port.weight);
     Ok(port)
 }

@@ -159,6 +159,14 @@ impl Attachment {
         self.keep_record(workers);
     }
 
+    /// Changes how much of the workers' time the port gets, compared with others.
+    pub fn set_weight(&mut self, weight: u16, workers: &Workers) {
+        self.config.weight = weight;
+        let id = self.config.id;
+        workers.each(move |w| w.set_weight(id, weight));
+        self.keep_record(workers);
+    }
+
     /// Deposits the connection as it is now.
     fn keep_record(&mut self, workers: &Workers) {
         let mut around = Around {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use policy::{Action, Program, SegmentId};
-use port::counters::{Counters, Traffic};
+use port::counters::{Counters, Ticks, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
@@ -11,10 +11,14 @@ use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::offload::{self, Fitter};
 use crate::runs::Run;
+use crate::switch::BYTES_PER_LOAD;
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
 const TAG: u16 = 4;
+/// Receivers that a batch's cost is split between at most. More come of a batch that other workers hold up again and
+/// again.
+const MAX_PAYERS: usize = 1024;
 
 /// A port with what one batch did to it.
 #[derive(Debug)]
@@ -25,6 +29,15 @@ pub(crate) struct Slot<P> {
     unflushed: u64,
     /// Frames of the batch that will come.
     expected: usize,
+    /// Frames were dropped untried, see [`Port::is_masked`].
+    masked: bool,
+}
+
+/// Who got frames, and how much work that was.
+#[derive(Clone, Copy, Debug)]
+struct Payer {
+    port: PortId,
+    load: u64,
 }
 
 /// Everything but the frames' source, so that both can be borrowed at once.
@@ -38,6 +51,10 @@ pub(crate) struct Fabric<P> {
     pub(crate) now: u64,
     /// Receivers that are to be notified later, and when.
     pub(crate) late: Vec<(PortId, u16, u64)>,
+    /// A receiver of this batch with one queue is masked.
+    any_masked: bool,
+    /// Of what was flushed and is not paid for yet.
+    payers: Vec<Payer>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -70,6 +87,8 @@ impl<P: Port> Fabric<P> {
             touched: Vec::with_capacity(64),
             now: 0,
             late: Vec::with_capacity(64),
+            any_masked: false,
+            payers: Vec::with_capacity(64),
             program: Program::default(),
             counters,
             fitter: Fitter::default(),
@@ -93,6 +112,7 @@ impl<P: Port> Fabric<P> {
             delivered: Traffic::default(),
             unflushed: 0,
             expected: 0,
+            masked: false,
         });
     }
 
@@ -116,6 +136,8 @@ impl<P: Port> Fabric<P> {
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 slot.port.expect(0, std::mem::take(&mut slot.expected));
+                slot.masked = slot.port.is_masked(0);
+                self.any_masked |= slot.masked;
             }
         }
     }
@@ -123,6 +145,9 @@ impl<P: Port> Fabric<P> {
     /// Does to all frames of a batch what their flows say.
     pub(crate) fn execute_runs(&mut self, runs: &[Run], batch: &mut Batch, from: PortId) {
         for run in runs {
+            if self.any_masked && self.drop_masked(run) {
+                continue;
+            }
             let mut frames = run.frames.clone();
             let ready = self.retag(run, batch);
             loop {
@@ -140,6 +165,21 @@ impl<P: Port> Fabric<P> {
                 self.execute(run.action, frame);
             }
         }
+    }
+
+    /// Drops frames for a receiver with one queue that is masked, all at once; `false` if it is not.
+    #[cold]
+    fn drop_masked(&mut self, run: &Run) -> bool {
+        let Action::Unicast { port: to, .. } = run.action else {
+            return false;
+        };
+        let masked = self.slot(to).is_some_and(|slot| slot.masked);
+        if masked {
+            let frames = run.frames.len() as u64;
+            self.counters
+                .add_drops(to, DropReason::ReceiverFull, frames);
+        }
+        masked
     }
 
     /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
@@ -257,6 +297,11 @@ impl<P: Port> Fabric<P> {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             return;
         };
+        if slot.port.is_masked(pair) {
+            slot.masked = true;
+            self.counters.add_drops(to, DropReason::ReceiverFull, 1);
+            return;
+        }
         let mut offload = frame.offload;
         if let Some(vid) = tag {
             frame.headers.push_vlan(priority.with_vid(vid));
@@ -291,6 +336,7 @@ impl<P: Port> Fabric<P> {
 
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
+        self.any_masked = false;
         while let Some(id) = self.touched.pop() {
             let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
                 continue;
@@ -303,9 +349,40 @@ impl<P: Port> Fabric<P> {
                 }
             }
             slot.expected = 0;
-            self.counters
-                .add_to(id, std::mem::take(&mut slot.delivered));
+            if std::mem::take(&mut slot.masked) {
+                self.counters.add_masked(id);
+            }
+            let Traffic { packets, bytes } = std::mem::take(&mut slot.delivered);
+            if packets == 0 {
+                continue;
+            }
+            self.counters.add_to(id, Traffic { packets, bytes });
+            if self.payers.len() < MAX_PAYERS {
+                let load = packets + bytes / BYTES_PER_LOAD;
+                self.payers.push(Payer { port: id, load });
+            }
         }
+    }
+
+    /// Counts what all that was flushed since the last time has cost, at those who got it. `false` if nobody did.
+    pub(crate) fn settle(&mut self, copying: u64) -> bool {
+        let ticks = |copying| Ticks {
+            switching: 0,
+            copying,
+        };
+        match self.payers.as_slice() {
+            [] => return false,
+            [one] => self.counters.add_ticks(one.port, ticks(copying)),
+            many => {
+                let total: u64 = many.iter().map(|payer| payer.load).sum();
+                for payer in many {
+                    let part = u128::from(copying) * u128::from(payer.load) / u128::from(total);
+                    self.counters.add_ticks(payer.port, ticks(part as u64));
+                }
+            }
+        }
+        self.payers.clear();
+        true
     }
 }
 

@@ -3,6 +3,7 @@
 //! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Both kinds start with a
 //! 12-byte header (5.1.6); see [`header`] for what a sender may say in it.
 
+mod congestion;
 pub mod header;
 mod kicks;
 mod receive;
@@ -19,6 +20,7 @@ use virtio::features::Features;
 use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
 
+use self::congestion::Congestion;
 use self::kicks::Kicks;
 use crate::batching::{Activity, Nanos, Rules, Vcpus};
 use crate::lane::Lane;
@@ -65,6 +67,7 @@ pub struct GuestQueue {
     notified: Option<Nanos>,
     /// To the guest: it is to be notified of frames later.
     late: bool,
+    congestion: Congestion,
 }
 
 impl GuestQueue {
@@ -85,6 +88,7 @@ impl GuestQueue {
             used: false,
             notified: None,
             late: false,
+            congestion: Congestion::default(),
         }
     }
 
@@ -115,6 +119,12 @@ impl GuestQueue {
     /// Whether a buffer waits or was ever there.
     fn shows_buffers(&mut self) -> bool {
         self.used || self.fault.is_some() || self.queue.has_available()
+    }
+
+    /// See [`Port::is_masked`].
+    fn is_masked(&mut self) -> bool {
+        let queue = &self.queue;
+        self.congestion.masks(|| queue.has_available())
     }
 
     fn publish_and_notify(&mut self) {
@@ -403,6 +413,10 @@ impl Port for GuestPort {
         }
     }
 
+    fn is_masked(&mut self, pair: u16) -> bool {
+        self.receiver(pair).is_some_and(GuestQueue::is_masked)
+    }
+
     #[inline(always)]
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
@@ -425,6 +439,7 @@ impl Port for GuestPort {
         let mut due = None;
         if let Some(queue) = lane.held() {
             queue.give_back();
+            queue.congestion.end_batch();
             queue.queue.publish();
             let was_late = queue.late;
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);

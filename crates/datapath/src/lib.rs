@@ -14,6 +14,7 @@
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
 //! late      receivers that are notified later
+//! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
 //! culprit   whom a thread serves, in case the process dies of it
 //! watchdog  ringing a front end's eventfd without being held up by it
@@ -27,6 +28,7 @@
 pub mod attach;
 pub mod batching;
 pub mod culprit;
+pub mod cycles;
 pub mod errand;
 mod fabric;
 pub mod flow_table;

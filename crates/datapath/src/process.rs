@@ -294,7 +294,10 @@ impl Process {
             Order::AddPort(config) => self.add_port(config, fds.pop())?,
             Order::SetPort(config) => {
                 let port = self.ports.get_mut(&config.id).ok_or("no such port")?;
-                port.set_mtu(config.mtu, &self.workers);
+                if port.config().mtu != config.mtu {
+                    port.set_mtu(config.mtu, &self.workers);
+                }
+                port.set_weight(config.weight, &self.workers);
             }
             Order::PortStates => self.report_ports(),
         }
@@ -344,14 +347,16 @@ impl Process {
         if let Some(listener) = &listener {
             rustix::io::ioctl_fionbio(listener, true).map_err(|e| e.to_string())?;
         }
-        let mtu = config.mtu;
+        let (mtu, weight) = (config.mtu, config.weight);
         let known = self.kept.is_taking_over();
         let rules = self.rules;
-        self.workers.each(move |w| match known {
-            true => w
-                .switch
-                .take_over_port(id, GuestPort::new(mtu).with_rules(rules)),
-            false => w.switch.add_port(id, GuestPort::new(mtu).with_rules(rules)),
+        self.workers.each(move |w| {
+            w.set_weight(id, weight);
+            let port = GuestPort::new(mtu).with_rules(rules);
+            match known {
+                true => w.switch.take_over_port(id, port),
+                false => w.switch.add_port(id, port),
+            }
         });
         let kept = self.kept.claim(&config);
         let keeper = self.deposits.of(id);

@@ -12,16 +12,19 @@
 //! release   give the sender its buffers back
 //! ```
 
+mod billing;
+
 use channel::records::Upcall;
 use channel::switching::{StationUse, SwitchFigures};
 use policy::{Action, Lookup, Program};
-use port::counters::Counters;
+use port::counters::{Counters, Ticks};
 use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::culprit;
+use crate::cycles::{self, Meter};
 use crate::fabric::{Fabric, InHand};
 use crate::flow_table::{CHANGE, Effort, FlowTable, MAX_FLOWS, PIECE, Progress};
 use crate::follow::ToDo;
@@ -42,7 +45,7 @@ const SWEEP_MS: u64 = 16;
 /// Above an upcall's own number is that of the switch that asks.
 const ASKER_SHIFT: u32 = 56;
 /// Bytes that cost about as much to copy as a frame costs otherwise.
-const BYTES_PER_LOAD: u64 = 512;
+pub(crate) const BYTES_PER_LOAD: u64 = 512;
 
 /// Where upcalls go; the ring to control, or a test's list.
 pub trait UpcallSink {
@@ -62,6 +65,10 @@ pub struct Switch<P> {
     runs: Vec<Run>,
     figures: SwitchFigures,
     load: u64,
+    meter: Meter,
+    /// What the last batch cost, ticks.
+    cost: u64,
+    frames: usize,
     /// When the last sweep was.
     swept: u64,
     /// Until then, a port for whose frames without a flow there is no room waits; 0: it does not.
@@ -82,6 +89,9 @@ impl<P: Port> Switch<P> {
             runs: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
             load: 0,
+            meter: Meter::reading(cycles::ticks),
+            cost: 0,
+            frames: 0,
             swept: 0,
             patient_until: 0,
         }
@@ -101,12 +111,6 @@ impl<P: Port> Switch<P> {
     #[must_use]
     pub fn asker(upcall: u64) -> usize {
         (upcall >> ASKER_SHIFT) as usize
-    }
-
-    /// What the last batch cost: its frames, and for long ones their bytes.
-    #[must_use]
-    pub fn last_load(&self) -> u64 {
-        self.load
     }
 
     /// Adds a port under a new id, with its counters at zero.
@@ -213,11 +217,13 @@ impl<P: Port> Switch<P> {
         }
         let taken = self.batch.taken();
         self.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
+        self.frames = taken.packets as usize;
         self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.batch.drops() {
             self.fabric.counters.add_drops(id, reason, frames);
         }
         self.decide(id, now, upcalls);
+        let switching = self.meter.lap();
         self.fabric.expect(&self.runs);
         self.fabric.execute_runs(&self.runs, &mut self.batch, id);
         self.fabric.flush();
@@ -225,6 +231,8 @@ impl<P: Port> Switch<P> {
         if let Some(slot) = self.fabric.slot(id) {
             slot.port.release(pair);
         }
+        let copying = self.meter.lap();
+        self.pay(id, Ticks { switching, copying });
         true
     }
 
@@ -268,6 +276,7 @@ impl<P: Port> Switch<P> {
         self.decide(from, now, upcalls);
         self.fabric.execute_runs(&self.runs, &mut self.batch, from);
         self.fabric.flush();
+        self.fabric.settle(0);
         self.batch.clear();
     }
 
@@ -411,6 +420,7 @@ impl<P: Port> Switch<P> {
         action: Action,
         frames: impl IntoIterator<Item = (FlowKey, ParkedFrame)>,
     ) {
+        self.meter.begin();
         for (key, mut frame) in frames {
             let from = PortId(key.in_port());
             let _served = culprit::serve(Some(from));
@@ -434,6 +444,8 @@ impl<P: Port> Switch<P> {
             );
         }
         self.fabric.flush();
+        let copying = self.meter.lap();
+        self.fabric.settle(copying);
     }
 
     /// Drops what has waited too long for control, by name, and forgets flows that nobody uses.

@@ -3,7 +3,7 @@
 //! ```text
 //! loop:  inbox      run what the session thread asks for
 //!        answers    follow control's decisions
-//!        serve      one batch from each active queue pair, for some rounds
+//!        serve      one batch from each active queue pair whose turn it is, for some rounds
 //!        upcalls    ring control's bell once
 //!        tick       now and then: time-outs, faults, open questions
 //!        wait       look for kicks; sleep when no pair is active
@@ -17,9 +17,11 @@
 
 mod active;
 mod answers;
+mod fair;
 mod handle;
 mod held;
 mod rings;
+mod round;
 mod sleep;
 
 use std::collections::BTreeMap;
@@ -38,12 +40,14 @@ use rustix::thread::set_current_timer_slack;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
+use crate::cycles::Gauge;
 use crate::guest::GuestPort;
 use crate::guests::Guests;
 use crate::poll::{Next, Patience};
 use crate::switch::Switch;
 use crate::watchdog;
 use active::ActivePairs;
+use fair::Fair;
 use handle::{Job, bell, ring};
 pub use handle::{Notice, Notices, WorkerHandle};
 use held::HeldPairs;
@@ -63,6 +67,8 @@ const ETHERNET_MIN: usize = 60;
 const LOOKS_PER_YIELD: u32 = 16;
 /// Time after which kicks are looked for, however few the rounds were.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
+/// The same while a pair is served that is not active: its kick waits for that, beside others that flood.
+const LOOK_AFTER_FOR_SLEEPERS: Duration = Duration::from_micros(40);
 /// The same when the last round found nothing: answers and jobs are looked for then, too.
 const LOOK_AFTER_NOTHING: Duration = Duration::from_micros(10);
 /// Of so many sleeps one is measured: a system call before it and one after it.
@@ -89,6 +95,10 @@ pub struct Worker {
     loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
     held: HeldPairs,
+    /// Pairs that are served, active or not.
+    pairs: usize,
+    fair: Fair,
+    gauge: Gauge,
     patience: Patience,
     sleeps: u32,
     epoll: OwnedFd,
@@ -165,6 +175,9 @@ fn spawn(
         loads: BTreeMap::new(),
         active: ActivePairs::default(),
         held: HeldPairs::default(),
+        pairs: 0,
+        fair: Fair::default(),
+        gauge: Gauge::start(),
         patience: Patience::new(poll),
         sleeps: 0,
         epoll,
@@ -247,6 +260,7 @@ impl Worker {
         if !self.all.is_empty() {
             self.loads.insert((port, pair), 0);
         }
+        self.pairs += 1;
         self.activate(port, pair);
         Ok(())
     }
@@ -257,6 +271,7 @@ impl Worker {
         if let Some(guest) = self.switch.port_mut(port) {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
         }
+        self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
         self.held.remove(port, pair);
         self.loads.remove(&(port, pair));
@@ -346,10 +361,10 @@ impl Worker {
                 }
             }
             now = self.started.elapsed();
-            let limit = if found {
-                LOOK_AFTER
-            } else {
-                LOOK_AFTER_NOTHING
+            let limit = match found {
+                true if self.active.len() < self.pairs => LOOK_AFTER_FOR_SLEEPERS,
+                true => LOOK_AFTER,
+                false => LOOK_AFTER_NOTHING,
             };
             if rounds == ROUNDS_PER_LOOK || now - began > limit {
                 return;
@@ -357,37 +372,13 @@ impl Worker {
         }
     }
 
-    /// Serves every active pair once. `false` when none had a frame.
-    fn serve_active(&mut self, now: Duration) -> bool {
-        self.switch.set_clock(nanos(now));
-        let now = millis(now);
-        let (mut at, mut found) = (0, false);
-        while let Some((port, pair)) = self.active.get(at) {
-            if self.switch.serve(port, pair, now, &mut self.control) {
-                found = true;
-                self.active.had_frames(at);
-                if let Some(load) = self.loads.get_mut(&(port, pair)) {
-                    *load += self.switch.last_load();
-                }
-            } else if self.active.is_quiet(at)
-                && !self.patience.is_endless()
-                && !self.keep_awake(port, pair)
-            {
-                self.active.remove_at(at);
-                continue;
-            }
-            at += 1;
-        }
-        if found {
-            self.active.end_round();
-        }
-        self.switch.notify_late();
-        found
-    }
-
     fn tick(&mut self) {
         self.last_tick = Instant::now();
         let now = self.now();
+        if let Some(ticks) = self.gauge.ticks_per_second() {
+            self.fair.set_ticks_per_second(ticks);
+            self.switch.set_ticks_per_second(ticks);
+        }
         self.switch.expire(now);
         for (port, queue, fault) in self.switch.take_faults() {
             self.tell(Notice::QueueFault(port, queue, fault));

@@ -54,6 +54,8 @@ role         server
 segment      blue
 mac          -
 mtu          -
+weight       100
+work         0.0 s of a processor; 0 ns a frame from the guest, 0 ns a frame to it
 queue pairs  2 of 2
 ring         split
 memory       512.0 MiB
@@ -63,6 +65,15 @@ fault        queue 1: descriptor loop
 ";
     assert_eq!(fake.prints("port show vm1"), text);
     assert_eq!(fake.json("port show vm2")["role"], "client");
+}
+
+/// The weight of vm3 after a change of it.
+fn port_weight(fake: &Fake, change: &str) -> u64 {
+    let line = match change {
+        "" => "port show vm3".to_owned(),
+        change => format!("port set vm3 {change}"),
+    };
+    fake.json(&line)["weight"].as_u64().unwrap()
 }
 
 #[test]
@@ -79,7 +90,10 @@ fn a_port_is_added_changed_and_removed() {
 
     let set = "port set vm3 --trunk blue,red --no-mac --no-mtu --role server";
     assert_eq!(fake.prints(set), "port vm3 changed, waiting\n");
+    assert_eq!(port_weight(&fake, ""), 100);
+    assert_eq!(port_weight(&fake, "--weight 1000"), 1000);
     let port = fake.json("port set vm3 --queues 8");
+    assert_eq!(port["weight"], 1000);
     assert_eq!(port["trunk"], json!(["blue", "red"]));
     assert_eq!(
         (&port["segment"], &port["mac"]),
@@ -127,9 +141,9 @@ red      52:54:00:00:00:02  vm2   3 s
 fn stats() {
     let fake = Fake::start();
     let text = "\
-PORT  STATE    FROM-GUEST PACKETS       BYTES  TO-GUEST PACKETS  BYTES  DROPS
-vm1   up                     1000  1000.0 KiB                 0    0 B      7
-vm2   dialing                   0         0 B                 0    0 B      0
+PORT  STATE    FROM-GUEST PACKETS       BYTES  TO-GUEST PACKETS  BYTES  DROPS    CPU
+vm1   up                     1000  1000.0 KiB                 0    0 B      7  0.5 s
+vm2   dialing                   0         0 B                 0    0 B      0  0.0 s
 
 DROPPED BY  REASON  FRAMES
 vm1         runt         7
@@ -138,9 +152,13 @@ vm1         runt         7
     assert_eq!(fake.prints("stats"), text);
     let text = concat!(
         r#"{"ports":[{"name":"vm1","state":"up","from_guest":{"packets":2000,"bytes":2048000},"#,
-        r#""to_guest":{"packets":0,"bytes":0},"drops":{"runt":7,"unused":0}},"#,
+        r#""to_guest":{"packets":0,"bytes":0},"drops":{"runt":7,"unused":0},"#,
+        r#""work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
+        r#""copying_ns_per_frame":0,"cpu_us":1000000,"masked_batches":0}},"#,
         r#"{"name":"vm2","state":"dialing","from_guest":{"packets":0,"bytes":0},"#,
-        r#""to_guest":{"packets":0,"bytes":0},"drops":{}}],"drops":{"runt":7,"unused":0}}"#,
+        r#""to_guest":{"packets":0,"bytes":0},"drops":{},"#,
+        r#""work":{"cycles_switching":0,"cycles_copying":0,"switching_ns_per_frame":0,"#,
+        r#""copying_ns_per_frame":0,"cpu_us":0,"masked_batches":0}}],"drops":{"runt":7,"unused":0}}"#,
         "\n"
     );
     assert_eq!(fake.prints("stats --json"), text);
@@ -250,6 +268,10 @@ fn wrong_usage_is_2_and_says_why() {
         (
             "port add a --kind vhost-user --socket a --queues 65",
             "65 is not in 1..=64",
+        ),
+        (
+            "port add a --kind vhost-user --socket a --weight 1001",
+            "1001 is not in 1..=1000",
         ),
         (
             "port add a --kind vhost-user --socket a --mtu 67",

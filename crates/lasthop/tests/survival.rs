@@ -347,6 +347,37 @@ fn counters_go_on() {
 }
 
 #[test]
+fn a_weight_stays_and_so_does_what_was_paid() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(1, 2));
+    let mut a = guest(&place, 1, GuestConfig::default());
+    let mut b = guest(&place, 2, GuestConfig::default());
+    lasthop.prints("port set vm1 --weight 300");
+    let show = |lasthop: &Running| {
+        let port = lasthop.cli("port show vm1 --json").stdout;
+        let port: serde_json::Value = serde_json::from_slice(&port).expect("JSON");
+        let cycles = port["work"]["cycles_switching"].as_u64().expect("a count");
+        (port["weight"].clone(), cycles)
+    };
+    let mut before = 0;
+    for (round, victim) in ["switch", "control", "switch"].into_iter().enumerate() {
+        let frame = udp(&Flow::v4(1, 2), &[round as u8; 100]);
+        a.send(&frame).unwrap();
+        eventually("it arrives", || {
+            b.recv_all().unwrap().iter().any(|got| got.frame == frame)
+        });
+        let (weight, cycles) = show(&lasthop);
+        assert_eq!(weight, 300, "round {round}");
+        assert!(cycles > before, "{cycles} after {before}");
+        before = cycles;
+        lasthop.kill_and_wait(victim);
+    }
+    assert_eq!(show(&lasthop).0, 300);
+    nobody_was_cut_off(&lasthop);
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
 fn a_connection_that_the_switch_dies_of_is_given_up_and_the_others_go_on() {
     let place = Place::new();
     let mut lasthop = place.start(&config(1, 3));

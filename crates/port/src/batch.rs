@@ -14,6 +14,23 @@ use crate::{DropReason, Offload, REASONS};
 /// Frames in a batch at most.
 pub const BATCH: usize = 64;
 
+/// When a batch is long enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchLimit {
+    /// Frames, [`BATCH`] at most.
+    pub frames: usize,
+    /// Bytes after which no further frame is taken.
+    pub bytes: u64,
+}
+
+impl BatchLimit {
+    /// What no batch exceeds by more than a frame.
+    pub const MOST: Self = Self {
+        frames: BATCH,
+        bytes: 256 << 10,
+    };
+}
+
 /// Bytes of a frame's private head where Ethernet headers decide: one line, copied in registers.
 pub const SHALLOW: usize = 64;
 
@@ -163,6 +180,7 @@ pub struct Batch {
     drops: [u32; REASONS.len()],
     /// Most bytes of a private head.
     depth: usize,
+    limit: BatchLimit,
 }
 
 impl Default for Batch {
@@ -182,7 +200,23 @@ impl Batch {
             taken: Traffic::default(),
             drops: [0; REASONS.len()],
             depth: CAP,
+            limit: BatchLimit::MOST,
         }
+    }
+
+    /// From now on, batches are no longer than that.
+    pub fn set_limit(&mut self, limit: BatchLimit) {
+        self.limit = BatchLimit {
+            frames: limit.frames.clamp(1, BATCH),
+            ..limit
+        };
+    }
+
+    /// How long a batch is to become.
+    #[inline]
+    #[must_use]
+    pub fn limit(&self) -> BatchLimit {
+        self.limit
     }
 
     /// Copies so many bytes of each frame's head from now on, at most [`CAP`]. Frames with an offload get
@@ -199,11 +233,11 @@ impl Batch {
         self.drops = [0; REASONS.len()];
     }
 
-    /// Whether another frame has room.
+    /// Whether the batch is as long as it is to become.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.len == BATCH
+        self.len >= self.limit.frames || self.taken.bytes >= self.limit.bytes
     }
 
     /// Whether nothing at all was taken, not even a frame that was dropped.

@@ -3,11 +3,14 @@
 //! Memory map, all fields little-endian `u64`, written by the switch, read by anyone who maps the file:
 //!
 //! ```text
-//! 0      magic "LHCOUNT1", number of port slots, number of drop slots
-//! 4096   slot of port 0:  from-guest packets, bytes; to-guest packets, bytes; 60 drop counters
+//! 0      magic "LHCOUNT1", number of port slots, number of drop slots, ticks a second
+//! 4096   slot of port 0:  from-guest packets, bytes; to-guest packets, bytes; 56 drop counters;
+//!                         ticks of switching, ticks of copying; batches that found it masked; nothing yet
 //! 4608   slot of port 1 ...
 //! ```
 //!
+//! Ticks are those of the counter that the switch measures with; how many there are in a second is 0 until it knows.
+//! The first version had 60 drop counters, of which the last four were never used.
 //! A port's slot is cleared when its id is handed out again, never while it exists.
 
 use std::sync::Arc;
@@ -20,7 +23,7 @@ use crate::{DropReason, PortId, REASONS};
 /// Port ids lie below this.
 pub const MAX_PORTS: usize = 1024;
 /// Room for drop reasons in a slot.
-pub const DROP_SLOTS: usize = 60;
+pub const DROP_SLOTS: usize = 56;
 /// Bytes of the whole file.
 pub const SIZE: u64 = (HEADER + MAX_PORTS * size_of::<Slot>()) as u64;
 
@@ -36,6 +39,10 @@ struct Slot {
     to_packets: AtomicU64,
     to_bytes: AtomicU64,
     drops: [AtomicU64; DROP_SLOTS],
+    switching: AtomicU64,
+    copying: AtomicU64,
+    masked: AtomicU64,
+    _nothing: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Slot>() == 512);
@@ -45,6 +52,7 @@ struct Header {
     magic: AtomicU64,
     ports: AtomicU64,
     drop_slots: AtomicU64,
+    ticks_per_second: AtomicU64,
 }
 
 /// Packets and bytes in one direction.
@@ -56,6 +64,15 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+/// What the switch's processor did for a port, in ticks of its counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ticks {
+    /// For frames from the guest: taking them, and finding out where they go.
+    pub switching: u64,
+    /// For frames to the guest: copying them, and telling both guests.
+    pub copying: u64,
+}
+
 /// A reading of one port's counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortCounts {
@@ -65,6 +82,10 @@ pub struct PortCounts {
     pub to_guest: Traffic,
     /// Drops by reason, in the order of [`REASONS`].
     pub drops: Vec<u64>,
+    /// What all that cost.
+    pub ticks: Ticks,
+    /// Batches with frames for the guest, while it had shown no buffer for so long that it was not tried.
+    pub masked: u64,
 }
 
 impl PortCounts {
@@ -97,15 +118,32 @@ impl Counters {
     }
 
     fn over(mapping: Mapping) -> Self {
-        // SAFETY: the mapping is SIZE bytes long, page-aligned, and holds atomics only, for which every
-        // bit pattern is valid.
-        let header = unsafe { &*mapping.as_ptr().cast::<Header>() };
+        let counters = Self {
+            mapping: Arc::new(mapping),
+        };
+        let header = counters.header();
         header.ports.store(MAX_PORTS as u64, Relaxed);
         header.drop_slots.store(DROP_SLOTS as u64, Relaxed);
         header.magic.store(MAGIC, Relaxed);
-        Self {
-            mapping: Arc::new(mapping),
-        }
+        counters
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping is SIZE bytes long, page-aligned, lives as long as `self`, and holds atomics only, for
+        // which every bit pattern is valid.
+        unsafe { &*self.mapping.as_ptr().cast::<Header>() }
+    }
+
+    /// Says how many ticks there are in a second.
+    pub fn set_ticks_per_second(&self, ticks: u64) {
+        self.header().ticks_per_second.store(ticks, Relaxed);
+    }
+
+    /// Ticks in a second, once they are known.
+    #[must_use]
+    pub fn ticks_per_second(&self) -> Option<u64> {
+        let ticks = self.header().ticks_per_second.load(Relaxed);
+        (ticks > 0).then_some(ticks)
     }
 
     fn slot(&self, port: PortId) -> &Slot {
@@ -131,6 +169,25 @@ impl Counters {
         slot.to_bytes.fetch_add(traffic.bytes, Relaxed);
     }
 
+    /// Adds to what the port's frames cost.
+    #[inline]
+    pub fn add_ticks(&self, port: PortId, ticks: Ticks) {
+        let slot = self.slot(port);
+        for (cell, more) in [
+            (&slot.switching, ticks.switching),
+            (&slot.copying, ticks.copying),
+        ] {
+            if more > 0 {
+                cell.fetch_add(more, Relaxed);
+            }
+        }
+    }
+
+    /// Counts a batch that found the port masked.
+    pub fn add_masked(&self, port: PortId) {
+        self.slot(port).masked.fetch_add(1, Relaxed);
+    }
+
     /// Counts dropped frames.
     #[inline]
     pub fn add_drops(&self, port: PortId, reason: DropReason, frames: u64) {
@@ -145,6 +202,9 @@ impl Counters {
             &slot.from_bytes,
             &slot.to_packets,
             &slot.to_bytes,
+            &slot.switching,
+            &slot.copying,
+            &slot.masked,
         ] {
             cell.store(0, Relaxed);
         }
@@ -168,6 +228,11 @@ impl Counters {
                 .iter()
                 .map(|d| d.load(Relaxed))
                 .collect(),
+            ticks: Ticks {
+                switching: slot.switching.load(Relaxed),
+                copying: slot.copying.load(Relaxed),
+            },
+            masked: slot.masked.load(Relaxed),
         }
     }
 }

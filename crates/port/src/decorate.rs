@@ -118,6 +118,10 @@ impl<P: Port, W: Write> Port for Capture<P, W> {
         self.inner.expect(pair, frames);
     }
 
+    fn is_masked(&mut self, pair: u16) -> bool {
+        self.inner.is_masked(pair)
+    }
+
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         self.inner.deliver(pair, frame)?;
         self.record(&frame.to_vec());
@@ -188,6 +192,10 @@ impl<P: Port> Port for Faulty<P> {
 
     fn expect(&mut self, pair: u16, frames: usize) {
         self.inner.expect(pair, frames);
+    }
+
+    fn is_masked(&mut self, pair: u16) -> bool {
+        self.inner.is_masked(pair)
     }
 
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {

@@ -15,7 +15,7 @@ mod payload;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{BATCH, Batch, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
+pub use batch::{BATCH, Batch, BatchLimit, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
 pub use drops::{DropReason, REASONS};
 pub use payload::{Outgoing, Payload};
 
@@ -130,7 +130,7 @@ pub trait Port {
         u32::from(u16::MAX)
     }
 
-    /// Leases up to [`BATCH`] waiting frames of `pair` into the empty `batch`. Frames that are wrong in
+    /// Leases waiting frames of `pair` into the empty `batch`, up to its [`Batch::limit`]. Frames that are wrong in
     /// themselves are dropped here, by name, through [`Batch::drop_taken`].
     fn take(&mut self, pair: u16, batch: &mut Batch);
 
@@ -148,6 +148,12 @@ pub trait Port {
     /// Says that about so many frames are about to be delivered to `pair`, so that memory can be brought near
     /// in time. A hint: more or fewer may come.
     fn expect(&mut self, _pair: u16, _frames: usize) {}
+
+    /// Whether `pair`, which is held, is *masked* until the next [`Port::flush`]: it has shown no buffer for a while
+    /// and shows none now. Its frames are then to be dropped as [`DropReason::ReceiverFull`] without being tried.
+    fn is_masked(&mut self, _pair: u16) -> bool {
+        false
+    }
 
     /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
     /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so

@@ -431,24 +431,6 @@ impl Lean {
             Ports::Packed(ports) => burst::run(ports, window, times),
         }
     }
-
-    /// Sends from port 0 to port 1 at a given pace for `time`, on this thread, on the configured CPU, and
-    /// measures how long each frame is on its way.
-    ///
-    /// # Errors
-    /// As [`Lean::run`], and when frames are too short to carry the time.
-    pub fn paced(&mut self, pace: Pace, time: Duration) -> Result<PacedReport, LeanError> {
-        let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
-        let times = paced::Times {
-            epoch: self.epoch,
-            time,
-            patience: self.config.patience,
-        };
-        match &mut self.ports {
-            Ports::Split(ports) => paced::run(ports, pace, times),
-            Ports::Packed(ports) => paced::run(ports, pace, times),
-        }
-    }
 }
 
 /// The calling thread on one CPU, until this goes.

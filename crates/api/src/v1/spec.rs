@@ -351,6 +351,10 @@ pub struct PortSpec {
     /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// The port's part of the switch's time (1 to 1000), compared with other ports that want more than there is; 100
+    /// when nothing is said.
+    #[serde(default = "weight", skip_serializing_if = "is_usual")]
+    pub weight: u16,
     /// How the frames of an uplink are moved; [`UplinkDriver::Auto`] when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<UplinkDriver>,
@@ -390,6 +394,7 @@ impl PortSpec {
             trunk: None,
             mac: None,
             mtu: None,
+            weight: weight(),
             driver: None,
             interface: None,
             address: None,
@@ -445,6 +450,19 @@ pub struct PortPatch {
         skip_serializing_if = "Option::is_none"
     )]
     pub mtu: Option<Option<u16>>,
+    /// The new weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+}
+
+/// The weight of a port that says nothing.
+const fn weight() -> u16 {
+    100
+}
+
+/// Whether a weight need not be written.
+const fn is_usual(value: &u16) -> bool {
+    *value == weight()
 }
 
 /// What a port without `queues` offers.

@@ -28,6 +28,29 @@ pub struct PortStats {
     pub to_guest: Traffic,
     /// Frames dropped at this port by reason; reasons without a drop may be left out.
     pub drops: BTreeMap<String, u64>,
+    /// What that cost.
+    #[serde(default)]
+    pub work: Work,
+}
+
+/// What the switch's processors did for a port since it was added.
+///
+/// Cycles are those of the counter that the switch measures with: on x86-64 the time stamp counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// For what the guest sent: taking it, and finding out where it goes.
+    pub cycles_switching: u64,
+    /// For what the guest was given: copying it, and telling both guests.
+    pub cycles_copying: u64,
+    /// The former, in nanoseconds a frame from the guest; 0 without frames.
+    pub switching_ns_per_frame: u64,
+    /// The latter, in nanoseconds a frame to the guest; 0 without frames.
+    pub copying_ns_per_frame: u64,
+    /// Both, in microseconds of a processor.
+    pub cpu_us: u64,
+    /// Batches that found the port masked: it had shown no buffer for so long that frames for it were dropped
+    /// without being tried.
+    pub masked_batches: u64,
 }
 
 /// Traffic in one direction.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver};
+use super::{GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver, Work};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -233,6 +233,12 @@ pub struct PortStatus {
     pub mac: Option<String>,
     /// The MTU in bytes that is offered.
     pub mtu: Option<u16>,
+    /// Its part of the switch's time, compared with other ports.
+    #[serde(default)]
+    pub weight: u16,
+    /// What the switch did for it.
+    #[serde(default)]
+    pub work: Work,
     /// The driver that was asked for, of an uplink.
     #[serde(default)]
     pub driver: Option<UplinkDriver>,
@@ -278,6 +284,8 @@ impl PortStatus {
             trunk: spec.trunk.clone(),
             mac: spec.mac.clone(),
             mtu: spec.mtu,
+            weight: spec.weight,
+            work: Work::default(),
             driver: spec.driver,
             interface: spec.interface.clone(),
             address: spec.address.clone(),

@@ -188,12 +188,24 @@ impl<'a> Run<'a> {
                 break;
             }
             for pair in &mut ready {
-                self.wait_if_disturbed()?;
-                let sample = take(self.plan, &pair.peer, &mut *pair.client, &pair.cell, round)?;
-                self.say(&sample);
-                self.samples.push(sample);
+                self.sample(&pair.peer, &mut *pair.client, &pair.cell, round)?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes one sample.
+    pub(crate) fn sample(
+        &mut self,
+        peer: &Peer,
+        client: &mut dyn Client,
+        cell: &Cell,
+        round: u32,
+    ) -> Result<()> {
+        self.wait_if_disturbed()?;
+        let sample = take(self.plan, peer, client, cell, round)?;
+        self.say(&sample);
+        self.samples.push(sample);
         Ok(())
     }
 

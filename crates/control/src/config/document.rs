@@ -25,6 +25,7 @@ const PORT_KEYS: &[&str] = &[
     "trunk",
     "mac",
     "mtu",
+    "weight",
     "vcpu_threads",
 ];
 const UPLINK_KEYS: &[&str] = &[
@@ -37,6 +38,7 @@ const UPLINK_KEYS: &[&str] = &[
     "segment",
     "trunk",
     "mtu",
+    "weight",
 ];
 const TAP_KEYS: &[&str] = &[
     "name",
@@ -49,6 +51,7 @@ const TAP_KEYS: &[&str] = &[
     "trunk",
     "mac",
     "mtu",
+    "weight",
 ];
 
 /// An error with the byte offset of its place.
@@ -215,6 +218,9 @@ fn port(
         trunk: table.list("trunk", expect::TRUNK)?,
         mac: table.text("mac", expect::MAC)?,
         mtu: table.number("mtu", expect::MTU)?,
+        weight: table
+            .number("weight", expect::WEIGHT)?
+            .unwrap_or(default.weight),
         driver: table.word("driver", expect::DRIVER, DRIVERS)?,
         interface: table.text("interface", expect::INTERFACE)?,
         address: table.text("address", expect::ADDRESS)?,

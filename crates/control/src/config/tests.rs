@@ -67,6 +67,7 @@ fn the_documented_configuration_is_read() {
         mac = "52:54:00:00:00:0A"
         mtu = 1500
         vcpu_threads = "CPU */KVM"
+        weight = 250
 
         [[port]]
         name = "vm2"
@@ -112,6 +113,7 @@ fn the_documented_configuration_is_read() {
         mac: Some("52:54:00:00:00:0a".to_owned()),
         mtu: Some(1500),
         vcpu_threads: Some("CPU */KVM".to_owned()),
+        weight: 250,
         ..PortSpec::vhost_user("vm1", "vm1.sock")
     };
     let vm2 = PortSpec {
@@ -189,7 +191,7 @@ fn keys() {
     check_port_lines(&[(
         "queue = 2",
         "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
-         trunk, mac, mtu, vcpu_threads, found the unknown key \"queue\"",
+         trunk, mac, mtu, weight, vcpu_threads, found the unknown key \"queue\"",
     )]);
 }
 
@@ -340,6 +342,10 @@ fn ports() {
         (
             "queues = 65",
             "5: port.queues: expected an integer from 1 to 64, found 65",
+        ),
+        (
+            "weight = 0",
+            "5: port.weight: expected an integer from 1 to 1000, found 0",
         ),
         (
             "mtu = 67",

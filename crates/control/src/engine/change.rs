@@ -35,6 +35,7 @@ fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
         role,
         queues: spec.queues,
         mtu: spec.mtu,
+        weight: spec.weight,
         mac: spec.mac.as_deref().and_then(api::v1::parse_mac),
     }
 }
@@ -44,6 +45,7 @@ fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
     let fixed = |p: &PortConfig| PortConfig {
         mtu: None,
         mac: None,
+        weight: 0,
         ..p.clone()
     };
     fixed(from) == fixed(to)
@@ -352,6 +354,7 @@ impl Engine {
                 let id = self.saved.ports.get(&spec.name).copied();
                 PortStatus {
                     vcpu_threads: guests::threads_of(watched, id),
+                    work: state.map(|s| self.work_of(s)).unwrap_or_default(),
                     ..documents::port_status(spec, state, driver)
                 }
             })

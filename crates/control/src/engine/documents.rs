@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::v1::{
     DriverStatus, FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats,
     PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
 };
 use channel::driving::DriverState;
 use channel::supervision::ProcessInfo;
@@ -15,6 +15,10 @@ use port::counters::{self, PortCounts};
 use port::{DropReason, REASONS};
 
 use super::{Engine, guests, unavailable};
+
+/// Nanoseconds and microseconds in a second.
+const NS: u64 = 1_000_000_000;
+const US: u64 = 1_000_000;
 
 /// `VIRTIO_F_RING_PACKED` (virtio 1.3, 6).
 const RING_PACKED: u32 = 34;
@@ -151,8 +155,29 @@ fn drops(counts: &PortCounts) -> BTreeMap<String, u64> {
     REASONS.iter().map(named).filter(|(_, n)| *n > 0).collect()
 }
 
+/// What a port's ticks mean, of which there are so many in a second, if that is known.
+fn work(counts: &PortCounts, per_second: Option<u64>) -> Work {
+    let ticks = counts.ticks;
+    let in_seconds = |ticks: u64, unit: u64| {
+        let scaled = u128::from(ticks) * u128::from(unit);
+        per_second.map_or(0, |rate| (scaled / u128::from(rate)) as u64)
+    };
+    let ns_per_frame = |ticks: u64, frames: u64| in_seconds(ticks, NS) / frames.max(1);
+    Work {
+        cycles_switching: ticks.switching,
+        cycles_copying: ticks.copying,
+        switching_ns_per_frame: ns_per_frame(ticks.switching, counts.from_guest.packets),
+        copying_ns_per_frame: ns_per_frame(ticks.copying, counts.to_guest.packets),
+        cpu_us: in_seconds(ticks.switching + ticks.copying, US),
+        masked_batches: counts.masked,
+    }
+}
+
 /// All ports' counters, and the drops in total.
-fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>) -> StatsDocument {
+fn stats(
+    ports: impl Iterator<Item = (String, ApiState, PortCounts)>,
+    per_second: Option<u64>,
+) -> StatsDocument {
     let mut document = StatsDocument::default();
     for (name, state, counts) in ports {
         let drops = drops(&counts);
@@ -164,6 +189,7 @@ fn stats(ports: impl Iterator<Item = (String, ApiState, PortCounts)>) -> StatsDo
             state,
             from_guest: traffic(counts.from_guest),
             to_guest: traffic(counts.to_guest),
+            work: work(&counts, per_second),
             drops,
         });
     }
@@ -235,12 +261,19 @@ impl Engine {
     pub(super) fn stats(&mut self) -> Result<StatsDocument, Problem> {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
         let wanted = self.saved.wanted.ports.iter();
-        Ok(stats(wanted.map(|spec| {
+        let ports = wanted.map(|spec| {
             let id = self.saved.ports.get(&spec.name).copied();
             let state = states.iter().find(|s| Some(s.config.id) == id);
             let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
             (spec.name.clone(), state_of(state), counts)
-        })))
+        });
+        Ok(stats(ports, self.counters.ticks_per_second()))
+    }
+
+    /// What a port that the switch has did cost so far.
+    pub(super) fn work_of(&self, state: &PortState) -> Work {
+        let counts = self.counters.read(state.config.id);
+        work(&counts, self.counters.ticks_per_second())
     }
 
     pub(super) fn fdb_document(&self, filter: &FdbFilter) -> FdbDocument {

@@ -23,6 +23,8 @@ const PERIODS: RangeInclusive<u16> = 1..=10_000;
 const THRESHOLDS: RangeInclusive<u16> = 1..=1024;
 /// Queue pairs of one port.
 const QUEUES: RangeInclusive<u16> = 1..=64;
+/// Of one port.
+const WEIGHTS: RangeInclusive<u16> = 1..=1000;
 /// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
 const MTUS: RangeInclusive<u16> = 68..=9216;
 /// Characters of a pattern of names: a thread's has 15 at most.
@@ -54,6 +56,7 @@ pub(crate) mod expect {
     pub(crate) const SEGMENT: &str = "the name of a segment";
     pub(crate) const TRUNK: &str = "an array of names of segments";
     pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
+    pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
     pub(crate) const MTU: &str = "an integer from 68 to 9216";
 }
 
@@ -291,8 +294,10 @@ fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> 
     Ok(path)
 }
 
-/// Queue pairs and MTU.
+/// Queue pairs, weight and MTU.
 fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
+    let weight = At(place, "weight");
+    number(weight, port.weight, &WEIGHTS, expect::WEIGHT)?;
     number(At(place, "queues"), port.queues, &QUEUES, expect::QUEUES)?;
     match port.mtu {
         Some(mtu) => number(At(place, "mtu"), mtu, &MTUS, expect::MTU),

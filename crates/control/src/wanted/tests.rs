@@ -72,6 +72,7 @@ fn a_patch_changes_only_what_it_names() {
     let patch = PortPatch {
         queues: Some(4),
         mtu: Some(Some(9000)),
+        weight: Some(7),
         ..PortPatch::default()
     };
     let new = set_port(&state(), "vm1", &patch, dir()).unwrap();
@@ -79,6 +80,7 @@ fn a_patch_changes_only_what_it_names() {
     let wanted = PortSpec {
         queues: 4,
         mtu: Some(9000),
+        weight: 7,
         segment: Some("default".to_owned()),
         ..port("vm1")
     };
@@ -90,6 +92,13 @@ fn a_patch_changes_only_what_it_names() {
     };
     let new = set_port(&new, "vm1", &patch, dir()).unwrap();
     assert_eq!((new.ports[0].mtu, new.ports[0].role), (None, Role::Client));
+    assert_eq!(new.ports[0].weight, 7);
+    let patch = PortPatch {
+        weight: Some(1001),
+        ..PortPatch::default()
+    };
+    let problem = set_port(&new, "vm1", &patch, dir()).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("weight"));
 }
 
 #[test]

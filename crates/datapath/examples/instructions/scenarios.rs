@@ -54,6 +54,8 @@ pub(crate) struct Scenario {
     round: usize,
     /// What the cached flows look at.
     mask: FlowMask,
+    /// The receiver reads nothing: its buffers are used up before frames are counted.
+    dead: bool,
 }
 
 const PLAIN: Scenario = Scenario {
@@ -62,10 +64,11 @@ const PLAIN: Scenario = Scenario {
     frames: || bytes(64),
     round: 64,
     mask: DECISION_MASK,
+    dead: false,
 };
 
 /// All of them. Sizes are those of the frame, from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 9] = [
+pub(crate) const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -73,6 +76,11 @@ pub(crate) const SCENARIOS: [Scenario; 9] = [
     Scenario {
         name: "packed-64",
         features: PACKED,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-dead",
+        dead: true,
         ..PLAIN
     },
     Scenario {
@@ -160,13 +168,24 @@ impl Scenario {
         let frames = (self.frames)();
         frames.iter().for_each(|f| scene.install(&f.0, &self.mask));
         let mut sent = frames.iter().cycle();
-        for round in 0..WARM_UP + ROUNDS {
-            let serve = if round < WARM_UP {
+        let unread = if self.dead {
+            usize::from(QUEUE) / self.round
+        } else {
+            0
+        };
+        let warm_up = WARM_UP + unread;
+        for round in 0..warm_up + ROUNDS {
+            let serve = if round < warm_up {
                 serve
             } else {
                 serve_counted
             };
-            scene.round(sent.by_ref().take(self.round), serve);
+            let frames = sent.by_ref().take(self.round);
+            if self.dead {
+                scene.send(frames, serve);
+            } else {
+                scene.round(frames, serve);
+            }
         }
     }
 
@@ -233,15 +252,7 @@ impl Scene {
         frames: impl Iterator<Item = &'a Frame>,
         serve: fn(&mut Switch<GuestPort>),
     ) {
-        let mut waiting = 0;
-        for (frame, header) in frames {
-            assert!(self.sender.stage(frame, header).expect("sound"), "room");
-            waiting += 1;
-        }
-        self.sender.tx.publish();
-        self.sender.tx.set_notifications(false);
-        self.receiver.rx.set_notifications(false);
-        serve(&mut self.switch);
+        let mut waiting = self.send(frames, serve);
         while self
             .receiver
             .receive_into(&mut self.got)
@@ -252,6 +263,24 @@ impl Scene {
         }
         assert_eq!(waiting, 0, "frames that did not arrive");
         self.receiver.offer();
+    }
+
+    /// Sends frames, and the switch does with them what it can; how many.
+    fn send<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a Frame>,
+        serve: fn(&mut Switch<GuestPort>),
+    ) -> usize {
+        let mut sent = 0;
+        for (frame, header) in frames {
+            assert!(self.sender.stage(frame, header).expect("sound"), "room");
+            sent += 1;
+        }
+        self.sender.tx.publish();
+        self.sender.tx.set_notifications(false);
+        self.receiver.rx.set_notifications(false);
+        serve(&mut self.switch);
+        sent
     }
 }
 

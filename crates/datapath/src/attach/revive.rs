@@ -32,6 +32,7 @@ impl KeptConnection {
         let fixed = |p: &PortConfig| PortConfig {
             mtu: None,
             mac: None,
+            weight: 0,
             ..p.clone()
         };
         fixed(&self.record.port) == fixed(port)

@@ -19,6 +19,9 @@ impl GuestQueue {
     /// Takes buffers for so many frames, as far as there are any, before the frames come: the first lines of
     /// the buffers are then on their way here from the guest's core.
     pub(super) fn expect(&mut self, frames: usize) {
+        if self.is_masked() {
+            return;
+        }
         let ahead = self.chains.len() - self.spent;
         let room = BATCH.saturating_sub(self.chains.len());
         self.queue.expect_used(frames as u16);
@@ -44,6 +47,7 @@ impl GuestQueue {
         let ready = &self.chains[self.spent..];
         let count = self.queue.put_filled(ready, &mut copying);
         self.spent += count;
+        self.congestion.found(count);
         Traffic {
             packets: count as u64,
             bytes: copying.bytes,
@@ -107,6 +111,7 @@ impl GuestQueue {
                 self.take_ahead(AHEAD)?;
             }
             let Some(chain) = self.chains.get(self.spent + count) else {
+                self.congestion.found_none();
                 return Err(DropReason::ReceiverFull);
             };
             if chain.bytes < HEADER {
@@ -169,6 +174,7 @@ impl GuestQueue {
         }
         self.queue.put_filled(chains, &mut Spread(written));
         self.spent += count;
+        self.congestion.found(count);
     }
 }
 

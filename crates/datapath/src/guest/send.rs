@@ -2,17 +2,12 @@
 
 use memory::Segment;
 use memory::copy::{load_words, prefetch};
-use port::{BATCH, Batch, DropReason, MAX_FRAME, Offload, Whole};
+use port::{Batch, DropReason, MAX_FRAME, Offload, Whole};
 use virtio::features::Features;
 use virtio::queue::{Chain, Limit, Taken};
 
 use super::{GuestFault, GuestQueue, HEADER, header};
 
-/// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
-const LIMIT: Limit = Limit {
-    chains: BATCH,
-    bytes: 256 << 10,
-};
 /// Ethernet header: a frame that is shorter is none.
 const MIN_FRAME: u32 = 14;
 
@@ -23,11 +18,16 @@ impl GuestQueue {
         if self.fault.is_some() {
             return;
         }
+        let limit = batch.limit();
+        let limit = Limit {
+            chains: limit.frames,
+            bytes: limit.bytes,
+        };
         let mut taken = Taken {
             segs: batch.segments_mut(),
             chains: &mut self.chains,
         };
-        if let Err(fault) = self.queue.take_all_readable(&mut taken, LIMIT, prefetch) {
+        if let Err(fault) = self.queue.take_all_readable(&mut taken, limit, prefetch) {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();

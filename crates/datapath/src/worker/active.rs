@@ -25,6 +25,8 @@ pub(super) struct ActivePairs {
     by_port: Vec<u64>,
     /// Rounds in which somebody had frames.
     rounds: u64,
+    /// So many at the front of the list wait in this round.
+    waiting: usize,
     /// Where the pair is named that is looked at.
     mark: Option<Mark>,
 }
@@ -34,6 +36,10 @@ impl ActivePairs {
         self.list.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// From now on, says whose pair is looked at.
     pub(super) fn set_mark(&mut self, mark: Mark) {
         self.mark = Some(mark);
@@ -41,7 +47,10 @@ impl ActivePairs {
 
     /// The pair at a place of the list, which is about to be looked at; `None` behind its end, where nobody is.
     #[inline]
-    pub(super) fn get(&self, at: usize) -> Option<(PortId, u16)> {
+    pub(super) fn get(&mut self, at: usize) -> Option<(PortId, u16)> {
+        if at == 0 {
+            self.waiting = 0;
+        }
         let entry = self.list.get(at);
         if let Some(mark) = &self.mark {
             match entry {
@@ -98,6 +107,13 @@ impl ActivePairs {
         self.by_port[port.0 as usize] &= !(1 << pair);
     }
 
+    /// The pair at this place, which was looked at last, has to wait. It is one of the first in the next round, so that
+    /// of several pairs of a port not always the same have their turn before the port's turn is over.
+    pub(super) fn waits(&mut self, at: usize) {
+        self.list.swap(self.waiting, at);
+        self.waiting += 1;
+    }
+
     /// The pair at this place had frames in this round.
     pub(super) fn had_frames(&mut self, at: usize) {
         self.list[at].last = self.rounds;
@@ -121,7 +137,7 @@ mod tests {
     const A: PortId = PortId(3);
     const B: PortId = PortId(700);
 
-    fn pairs(active: &ActivePairs) -> Vec<(PortId, u16)> {
+    fn pairs(active: &mut ActivePairs) -> Vec<(PortId, u16)> {
         (0..).map_while(|at| active.get(at)).collect()
     }
 
@@ -133,10 +149,10 @@ mod tests {
         assert!(!active.add(A, 63) && !active.add(A, 64));
         active.remove(A, 0);
         active.remove(A, 1);
-        assert_eq!(pairs(&active), [(B, 0), (A, 63)]);
+        assert_eq!(pairs(&mut active), [(B, 0), (A, 63)]);
         assert!(active.add(A, 0));
         active.remove_at(0);
-        assert_eq!(pairs(&active), [(A, 0), (A, 63)]);
+        assert_eq!(pairs(&mut active), [(A, 0), (A, 63)]);
     }
 
     #[test]
@@ -154,6 +170,25 @@ mod tests {
             active.get(at);
             assert_eq!(mark.served(), served, "after a look at {at}");
         }
+    }
+
+    #[test]
+    fn who_had_to_wait_comes_first_in_the_next_round() {
+        let mut active = ActivePairs::default();
+        assert!((0..5).all(|pair| active.add(A, pair)));
+        // Two of the pairs are served in each round.
+        let mut turns = [0; 5];
+        for _ in 0..50 {
+            for at in 0..5 {
+                let (_, pair) = active.get(at).unwrap();
+                match at {
+                    0 | 1 => turns[usize::from(pair)] += 1,
+                    _ => active.waits(at),
+                }
+            }
+        }
+        // Not all alike, but who waits only ever moves forward in the list.
+        assert!(turns.iter().all(|turns| *turns >= 10), "{turns:?}");
     }
 
     #[test]

@@ -313,6 +313,7 @@ impl Host {
             role,
             queues,
             mtu: None,
+            weight: channel::switching::WEIGHT,
             mac: None,
         }
     }

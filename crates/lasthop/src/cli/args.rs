@@ -173,6 +173,9 @@ pub(super) struct Add {
     /// Names of the VMM's threads that are the guest's processors, where they are not known: `*` stands for any characters
     #[arg(long, value_name = "PATTERN")]
     vcpu_threads: Option<String>,
+    /// Its part of the switch's time, compared with other ports that want more than there is
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
+    weight: u16,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -190,6 +193,7 @@ impl Add {
             trunk: self.trunk.clone(),
             mac: self.mac.clone(),
             mtu: self.mtu,
+            weight: self.weight,
             driver: self.driver.map(UplinkDriver::from),
             interface: self.interface.clone(),
             address: self.address.clone(),
@@ -240,6 +244,9 @@ pub(super) struct Changes {
     /// Offer no MTU
     #[arg(long, conflicts_with = "mtu")]
     no_mtu: bool,
+    /// Its part of the switch's time, compared with other ports that want more than there is
+    #[arg(long, value_name = "N", value_parser = weight())]
+    weight: Option<u16>,
 }
 
 impl Changes {
@@ -253,6 +260,7 @@ impl Changes {
             trunk: self.trunk.clone(),
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
+            weight: self.weight,
         }
     }
 }
@@ -389,6 +397,11 @@ fn mac(text: &str) -> Result<String, String> {
 /// Queue pairs of one port.
 fn queues() -> RangedU64ValueParser<u16> {
     RangedU64ValueParser::new().range(1..=64)
+}
+
+/// A port's weight.
+fn weight() -> RangedU64ValueParser<u16> {
+    RangedU64ValueParser::new().range(1..=1000)
 }
 
 /// An MTU in bytes.

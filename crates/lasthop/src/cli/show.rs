@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::v1::{
     DriverStatus, FdbDocument, GuestStateStatus, GuestStates, PortStats, PortStatus, ProcessStatus,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
 };
 
 use super::tables::Column::{Number, Text};
@@ -138,6 +138,8 @@ pub(super) fn port(port: &PortStatus) -> String {
         ("segment", membership(port)),
         ("mac", or_none(port.mac.clone())),
         ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
+        ("weight", port.weight.to_string()),
+        ("work", work(&port.work)),
         (
             "queue pairs",
             format!("{} of {}", port.queue_pairs, port.queues),
@@ -154,6 +156,20 @@ pub(super) fn port(port: &PortStatus) -> String {
     }
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     facts(&lines)
+}
+
+/// What a port has cost the switch.
+fn work(work: &Work) -> String {
+    let masked = match work.masked_batches {
+        0 => String::new(),
+        batches => format!(", masked in {}", format_args!("{} batches", count(batches))),
+    };
+    format!(
+        "{:.1} s of a processor; {} ns a frame from the guest, {} ns a frame to it{masked}",
+        work.cpu_us as f64 / 1e6,
+        work.switching_ns_per_frame,
+        work.copying_ns_per_frame
+    )
 }
 
 /// What is behind a port with a driver, and how that is.
@@ -245,6 +261,7 @@ pub(super) fn stats(stats: &StatsDocument) -> String {
         Number("TO-GUEST PACKETS"),
         Number("BYTES"),
         Number("DROPS"),
+        Number("CPU"),
     ];
     let row = |port: &PortStats| {
         vec![
@@ -255,6 +272,7 @@ pub(super) fn stats(stats: &StatsDocument) -> String {
             count(port.to_guest.packets),
             bytes(port.to_guest.bytes),
             count(total(&port.drops)),
+            format!("{:.1} s", port.work.cpu_us as f64 / 1e6),
         ]
     };
     let rows: Vec<_> = stats.ports.iter().map(row).collect();
@@ -290,6 +308,7 @@ pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -
         Number("TO-GUEST PACKETS"),
         Number("BITS"),
         Number("DROPS"),
+        Number("CPU"),
     ];
     let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
     let zero = PortStats::default();
@@ -301,6 +320,8 @@ pub(super) fn rates(last: &StatsDocument, now: &StatsDocument, time: Duration) -
         row.extend(traffic(was.from_guest, port.from_guest, seconds));
         row.extend(traffic(was.to_guest, port.to_guest, seconds));
         row.push(rate(drops as f64 / seconds, ""));
+        let used = port.work.cpu_us.saturating_sub(was.work.cpu_us);
+        row.push(format!("{:.0}%", used as f64 / 1e4 / seconds));
         row
     };
     let rows: Vec<_> = now.ports.iter().map(row).collect();

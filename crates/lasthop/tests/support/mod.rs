@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use api::v1::{
     FdbDocument, FdbEntry, GuestStateStatus, GuestStates, PortState, PortStats, PortStatus,
     PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
-    StatsDocument, StatusDocument, SwitchStatus, Traffic, WantedState,
+    StatsDocument, StatusDocument, SwitchStatus, Traffic, WantedState, Work,
 };
 use assert_cmd::Command;
 use control::command::{Command as Order, engine_channel};
@@ -265,6 +265,10 @@ impl Engine {
             },
             to_guest: Traffic::default(),
             drops: drops.clone().into(),
+            work: Work {
+                cpu_us: 500_000 * self.looks,
+                ..Work::default()
+            },
         }];
         ports.push(PortStats {
             name: "vm2".to_owned(),

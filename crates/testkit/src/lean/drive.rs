@@ -35,6 +35,14 @@ fn round<R: Ring>(ports: &mut [Port<R>], goal: &[u64]) -> Result<bool, LeanError
     Ok(moved)
 }
 
+/// One round of ports that send as much as they can.
+pub(super) fn flood<R: Ring>(ports: &mut [Port<R>]) -> Result<(), LeanError> {
+    match ports {
+        [_, _] => round(ports, &[u64::MAX; 2]).map(drop),
+        _ => Err(LeanError::Config("two ports")),
+    }
+}
+
 fn counts<R>(ports: &[Port<R>]) -> Vec<LeanPort> {
     ports.iter().map(|p| p.counts).collect()
 }

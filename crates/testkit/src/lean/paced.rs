@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::histogram::Histogram;
 use super::port::Port;
 use super::ring::Ring;
-use super::{LeanError, frames};
+use super::{Lean, LeanError, Pinned, Ports, drive, frames};
 
 /// When frames are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +52,45 @@ impl PacedReport {
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.sent as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Lean {
+    /// Sends from port 0 to port 1 at a given pace for `time`, on this thread, on the configured CPU, and
+    /// measures how long each frame is on its way.
+    ///
+    /// # Errors
+    /// As [`Lean::run`], and when frames are too short to carry the time.
+    pub fn paced(&mut self, pace: Pace, time: Duration) -> Result<PacedReport, LeanError> {
+        self.paced_beside(pace, time, None)
+    }
+
+    /// As [`Lean::paced`], while a neighbour's two ports send each other as much as they can, on this thread too:
+    /// between two looks at these ports one batch each.
+    ///
+    /// # Errors
+    /// As [`Lean::paced`], also of the neighbour.
+    pub fn paced_beside(
+        &mut self,
+        pace: Pace,
+        time: Duration,
+        mut neighbour: Option<&mut Lean>,
+    ) -> Result<PacedReport, LeanError> {
+        let beside = || match neighbour.as_mut().map(|lean| &mut lean.ports) {
+            None => Ok(()),
+            Some(Ports::Split(ports)) => drive::flood(ports),
+            Some(Ports::Packed(ports)) => drive::flood(ports),
+        };
+        let _pinned = self.config.cpu.map(Pinned::to).transpose()?;
+        let times = Times {
+            epoch: self.epoch,
+            time,
+            patience: self.config.patience,
+        };
+        match &mut self.ports {
+            Ports::Split(ports) => run(ports, pace, times, beside),
+            Ports::Packed(ports) => run(ports, pace, times, beside),
+        }
     }
 }
 
@@ -106,13 +145,13 @@ impl SplitMix {
 
 /// How long, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
+struct Times {
     /// Where the times in frames begin: before the run.
-    pub(super) epoch: Instant,
+    epoch: Instant,
     /// How long frames are sent.
-    pub(super) time: Duration,
+    time: Duration,
     /// How long the last ones are waited for.
-    pub(super) patience: Duration,
+    patience: Duration,
 }
 
 impl Times {
@@ -123,11 +162,12 @@ impl Times {
     }
 }
 
-/// See [`super::Lean::paced`].
-pub(super) fn run<R: Ring>(
+/// See [`Lean::paced`]; `beside` is done between two looks.
+fn run<R: Ring>(
     ports: &mut [Port<R>],
     pace: Pace,
     times: Times,
+    beside: impl FnMut() -> Result<(), LeanError>,
 ) -> Result<PacedReport, LeanError> {
     let [sender, receiver, ..] = ports else {
         return Err(LeanError::Config("two ports"));
@@ -146,7 +186,7 @@ pub(super) fn run<R: Ring>(
         start: times.now(),
         report: PacedReport::default(),
     };
-    let result = run.send_and_receive(sender, receiver, pace);
+    let result = run.send_and_receive(sender, receiver, pace, beside);
     sender.kick_once(false);
     receiver.kick_once(false);
     let mut report = run.report;
@@ -168,6 +208,7 @@ impl Run {
         sender: &mut Port<R>,
         receiver: &mut Port<R>,
         pace: Pace,
+        mut beside: impl FnMut() -> Result<(), LeanError>,
     ) -> Result<(), LeanError> {
         let mut schedule = Schedule::new(pace);
         let end = self.start + self.times.time.as_nanos() as u64;
@@ -181,6 +222,7 @@ impl Run {
             }
             self.receive(sender)?;
             self.receive(receiver)?;
+            beside()?;
             now = self.times.now();
         }
         self.report.elapsed = Duration::from_nanos(now - self.start);

@@ -142,6 +142,20 @@ fn another_segment_takes_back_the_flows_of_that_port_alone() {
 }
 
 #[test]
+fn another_weight_leaves_the_guest_connected() {
+    let (world, mut engine) = world();
+    let weight = patch(|p| p.weight = Some(300));
+    let status = engine.set_port("vm0", &weight).unwrap();
+    assert_eq!(
+        (status.weight, world.orders()),
+        (300, vec!["set 0 vm0".to_owned()])
+    );
+    engine.set_port("vm0", &weight).unwrap();
+    assert_eq!(world.orders(), [""; 0], "nothing changes");
+    assert_eq!(world.removed(), [""; 0]);
+}
+
+#[test]
 fn another_mtu_leaves_the_guest_connected() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));

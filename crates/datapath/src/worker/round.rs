@@ -1,0 +1,52 @@
+//! A round over the active pairs.
+
+use std::time::Duration;
+
+use port::PortId;
+
+use super::fair::Turn;
+use super::{Worker, millis, nanos};
+
+impl Worker {
+    /// Gives a port this part of the time, compared with others, when there is not enough for all.
+    pub fn set_weight(&mut self, port: PortId, weight: u16) {
+        self.fair.set_weight(port, weight);
+    }
+
+    /// Serves every active pair once whose turn it is. `false` when none had a frame.
+    pub(super) fn serve_active(&mut self, now: Duration) -> bool {
+        self.switch.set_clock(nanos(now));
+        let now = millis(now);
+        let alone = self.active.len() <= 1;
+        let (mut at, mut found) = (0, false);
+        self.switch.begin_batches();
+        while let Some((port, pair)) = self.active.get(at) {
+            let (switch, upcalls) = (&mut self.switch, &mut self.control);
+            match self.fair.serve(switch, (port, pair), alone, now, upcalls) {
+                Turn::Waits => self.active.waits(at),
+                Turn::Served => {
+                    found = true;
+                    self.active.had_frames(at);
+                    if let Some(load) = self.loads.get_mut(&(port, pair)) {
+                        *load += self.switch.last_load();
+                    }
+                }
+                Turn::Empty => {
+                    if self.active.is_quiet(at)
+                        && !self.patience.is_endless()
+                        && !self.keep_awake(port, pair)
+                    {
+                        self.active.remove_at(at);
+                        continue;
+                    }
+                }
+            }
+            at += 1;
+        }
+        if found {
+            self.active.end_round();
+        }
+        self.switch.notify_late();
+        self.fair.end_round() || found
+    }
+}
