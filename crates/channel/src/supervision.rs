@@ -270,7 +270,8 @@ pub enum Tell {
     Unrest,
     /// Switch: all was said that the one before has kept, and it serves nobody any more. Answered with [`Ask::GoesOn`].
     GoOn,
-    /// Switch: where the states of guests' processors are kept. Descriptor: the memory (`sched::View`).
+    /// Switch: where the states of guests' processors are kept. Descriptors: the memory (`sched::View`), and
+    /// where the kernel keeps it the ring of bells (`sched::Bells`).
     GuestStates,
     /// Switch: which of them are those of a port's guest, in place of what was said before.
     GuestThreads {

@@ -7,21 +7,52 @@ use std::sync::Arc;
 
 use port::PortId;
 use port::counters::MAX_PORTS;
-use sched::{Slot, Vcpu, View};
+use sched::{Activity as State, Bells, Method, Slot, Vcpu, View};
+
+use crate::batching::{Activity, Vcpus};
+
+/// States, and bells where the kernel keeps them.
+#[derive(Debug)]
+pub struct States {
+    /// What they do.
+    pub view: View,
+    /// By which it is heard that they sleep.
+    pub bells: Option<Bells>,
+}
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Guests {
-    view: Option<Arc<View>>,
+    states: Option<Arc<States>>,
     /// Places of processors, by port.
     slots: Vec<Arc<[Slot]>>,
 }
 
 impl Guests {
     /// The states are here from now on; whose they are is said anew.
-    pub fn set_view(&mut self, view: Arc<View>) {
-        self.view = Some(view);
+    pub fn set_states(&mut self, states: Arc<States>) {
+        self.states = Some(states);
         self.slots.clear();
+    }
+
+    /// Where it is heard that processors sleep.
+    #[must_use]
+    pub fn bells(&self) -> Option<&Bells> {
+        self.states.as_deref()?.bells.as_ref()
+    }
+
+    /// The processors of a port's guest, if the kernel says at once what they do: what was sampled is too old to go by.
+    #[must_use]
+    pub fn of(&self, port: PortId) -> Option<Arc<dyn Vcpus>> {
+        let states = self.states.as_ref()?;
+        let slots = self.slots.get(port.0 as usize)?;
+        let known = states.view.method() == Method::Kernel && !slots.is_empty();
+        known.then(|| {
+            Arc::new(Processors {
+                states: Arc::clone(states),
+                slots: Arc::clone(slots),
+            }) as Arc<dyn Vcpus>
+        })
     }
 
     /// The places of a port's processors, in place of those that were said before.
@@ -40,7 +71,7 @@ impl Guests {
     #[inline]
     #[must_use]
     pub fn view(&self) -> Option<&View> {
-        self.view.as_deref()
+        self.states.as_deref().map(|states| &states.view)
     }
 
     /// What the processors of a port's guest do, as far as it is known: none where it is not.
@@ -48,8 +79,50 @@ impl Guests {
     pub fn vcpus(&self, port: PortId) -> impl Iterator<Item = Vcpu> {
         let slots = self.slots.get(port.0 as usize);
         let slots = slots.map_or(&[][..], |slots| slots);
-        let view = self.view.as_deref();
+        let view = self.view();
         slots.iter().filter_map(move |slot| view?.state(*slot))
+    }
+}
+
+/// The processors of one guest.
+#[derive(Debug)]
+struct Processors {
+    states: Arc<States>,
+    slots: Arc<[Slot]>,
+}
+
+impl Processors {
+    /// Those that may serve a queue pair: where there are as many as pairs, guests give each its own; else it may be any.
+    fn of_pair(&self, pair: u16, pairs: u16) -> &[Slot] {
+        let pair = usize::from(pair);
+        match self.slots.len() == usize::from(pairs) && pair < self.slots.len() {
+            true => &self.slots[pair..=pair],
+            false => &self.slots,
+        }
+    }
+}
+
+impl Vcpus for Processors {
+    fn activity(&self, pair: u16, pairs: u16) -> Activity {
+        let mut all = Activity::Running;
+        for slot in self.of_pair(pair, pairs) {
+            match self.states.view.state(*slot).map(|vcpu| vcpu.activity) {
+                Some(State::Running | State::Runnable) => {}
+                Some(State::Blocked) => return Activity::Blocked,
+                None => all = Activity::Unknown,
+            }
+        }
+        all
+    }
+
+    fn listen(&self, pair: u16, pairs: u16) -> bool {
+        let Some(bells) = &self.states.bells else {
+            return false;
+        };
+        for slot in self.of_pair(pair, pairs) {
+            bells.listen(*slot);
+        }
+        true
     }
 }
 
@@ -74,8 +147,8 @@ mod tests {
         let mut guests = Guests::default();
         guests.set_slots(a, slots[..2].into());
         assert_eq!(guests.vcpus(a).count(), 0, "nobody keeps states");
-        let view = Arc::new(View::map(table.reader()).unwrap());
-        guests.set_view(view);
+        let states = |view| Arc::new(States { view, bells: None });
+        guests.set_states(states(View::map(table.reader()).unwrap()));
         assert_eq!(guests.vcpus(a).count(), 0, "they were of another memory");
         guests.set_slots(a, slots[..2].into());
         guests.set_slots(b, slots[2..].into());
@@ -87,5 +160,42 @@ mod tests {
         assert!(guests.vcpus(a).eq([state(1)]), "it has ended");
         guests.set_slots(b, Arc::default());
         assert_eq!(guests.vcpus(b).count(), 0);
+        assert!(guests.of(a).is_none(), "samples are too old");
+    }
+
+    #[test]
+    fn a_guest_runs_while_none_of_its_processors_sleeps_that_may_matter() {
+        use crate::batching::Activity::{Blocked, Running, Unknown};
+        let mut table = Table::in_memory().unwrap();
+        let slots: Vec<Slot> = (1..3).map(|n| table.follow(n).unwrap()).collect();
+        let view = View::map(table.reader()).unwrap();
+        let processors = Processors {
+            states: Arc::new(States { view, bells: None }),
+            slots: slots.clone().into(),
+        };
+        let set = |n: usize, activity| {
+            let (core, since_ns) = (0, 256);
+            table.set(
+                slots[n],
+                Vcpu {
+                    activity,
+                    core,
+                    since_ns,
+                },
+            );
+        };
+        assert_eq!(processors.activity(0, 1), Unknown);
+        set(0, Activity::Running);
+        assert_eq!(processors.activity(0, 1), Unknown);
+        set(1, Activity::Runnable);
+        assert_eq!(processors.activity(0, 1), Running);
+        set(1, Activity::Blocked);
+        assert_eq!(processors.activity(0, 1), Blocked);
+        assert_eq!(
+            [0, 1].map(|pair| processors.activity(pair, 2)),
+            [Running, Blocked],
+            "a processor for each pair"
+        );
+        assert!(!processors.listen(0, 1), "there is no bell");
     }
 }

@@ -201,7 +201,7 @@ impl Process {
                 Received::Message(Tell::Unrest, _) => self.unrest(),
                 Received::Message(Tell::GoOn, _) => self.take_over()?,
                 Received::Message(Tell::Ping, _) => self.ask_for_life(),
-                Received::Message(Tell::GuestStates, mut fds) => self.workers.watch(fds.pop()),
+                Received::Message(Tell::GuestStates, fds) => self.workers.watch(fds),
                 Received::Message(Tell::GuestThreads { port, slots }, _) => {
                     self.workers.set_guest_threads(port, &slots);
                 }
@@ -357,6 +357,7 @@ impl Process {
                 true => w.switch.take_over_port(id, port),
                 false => w.switch.add_port(id, port),
             }
+            w.watch_guest(id);
         });
         let kept = self.kept.claim(&config);
         let keeper = self.deposits.of(id);

@@ -42,7 +42,7 @@ use wire::build::PacketBuilder;
 
 use crate::cycles::Gauge;
 use crate::guest::GuestPort;
-use crate::guests::Guests;
+use crate::guests::{Guests, States};
 use crate::poll::{Next, Patience};
 use crate::switch::Switch;
 use crate::watchdog;
@@ -79,6 +79,7 @@ const TIMER_SLACK: u64 = 1000;
 
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
+const TOKEN_BELLS: u64 = u64::MAX - 2;
 
 /// See the module.
 pub struct Worker {
@@ -226,6 +227,27 @@ impl Worker {
         *self.control.upcalls() = Some(upcalls);
         self.control.answers = Some(answers);
         Ok(())
+    }
+
+    /// The states of guests' processors are known from now on.
+    pub fn watch_guests(&mut self, states: Arc<States>) {
+        // A ring from before is closed with the last worker's states, and leaves the epoll set with that.
+        self.guests.set_states(states);
+        let token = EventData::new_u64(TOKEN_BELLS);
+        let flags = EventFlags::IN | EventFlags::ET;
+        if let Some(bells) = self.guests.bells()
+            && let Err(error) = epoll::add(&self.epoll, bells, token, flags)
+        {
+            tracing::warn!("guests that fall asleep are not heard: {error}");
+        }
+    }
+
+    /// From now on, a port's guest is notified by what its processors do, as far as that is known.
+    pub fn watch_guest(&mut self, port: PortId) {
+        let vcpus = self.guests.of(port);
+        if let Some(guest) = self.switch.port_mut(port) {
+            guest.watch(vcpus);
+        }
     }
 
     /// Asks control everything that is open.

@@ -15,10 +15,11 @@ use channel::keeping::Marks;
 use channel::supervision::Poll;
 use port::PortId;
 use port::counters::Counters;
-use sched::{Slot, View};
+use sched::{Bells, Slot, View};
 use virtio::features::Features;
 
 use crate::guest::{GuestPort, GuestQueue};
+use crate::guests::States;
 use crate::lane::Lane;
 use crate::switch::Switch;
 use crate::worker::{self, Notices, Worker, WorkerHandle};
@@ -127,13 +128,13 @@ impl Workers {
         }
     }
 
-    /// The states of guests' processors are in this memory from now on; see [`Guests`](crate::guests::Guests).
-    pub fn watch(&self, memory: Option<OwnedFd>) {
-        let memory = memory.ok_or_else(|| io::ErrorKind::InvalidData.into());
-        match memory.and_then(|memory| View::map(memory.as_fd())) {
-            Ok(view) => {
-                let view = Arc::new(view);
-                self.post_each(move |w| w.guests.set_view(Arc::clone(&view)));
+    /// The states of guests' processors are in this memory from now on, and behind it the ring of their bells, if there is one;
+    /// see [`Guests`](crate::guests::Guests).
+    pub fn watch(&self, fds: Vec<OwnedFd>) {
+        match states(fds) {
+            Ok(states) => {
+                let states = Arc::new(states);
+                self.post_each(move |w| w.watch_guests(Arc::clone(&states)));
             }
             Err(error) => tracing::warn!("guests' processors are not watched: {error}"),
         }
@@ -142,7 +143,10 @@ impl Workers {
     /// Which of them are those of a port's guest.
     pub fn set_guest_threads(&self, port: PortId, slots: &[u16]) {
         let slots: Arc<[Slot]> = slots.iter().map(|slot| Slot(*slot)).collect();
-        self.post_each(move |w| w.guests.set_slots(port, Arc::clone(&slots)));
+        self.post_each(move |w| {
+            w.guests.set_slots(port, Arc::clone(&slots));
+            w.watch_guest(port);
+        });
     }
 
     /// Changes a port's queues, on one worker; the others look at them again.
@@ -276,6 +280,16 @@ impl Workers {
             });
         }
     }
+}
+
+fn states(fds: Vec<OwnedFd>) -> io::Result<States> {
+    let mut fds = fds.into_iter();
+    let memory = fds.next().ok_or(io::ErrorKind::InvalidData)?;
+    let bells = fds.next().map(|ring| Bells::map(memory.as_fd(), ring));
+    Ok(States {
+        view: View::map(memory.as_fd())?,
+        bells: bells.transpose()?,
+    })
 }
 
 /// A pair that gets another home.

@@ -3,10 +3,13 @@
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use running::{Place, Running, eventually, port};
+use testkit::packets::{Flow, udp};
 use testkit::{FakeGuest, GuestConfig};
 
 fn config(by: &str, pattern: &str) -> String {
@@ -155,4 +158,91 @@ fn an_upgrade_watches_on() {
     eventually("the new switch has them", || is_mapped(&lasthop, memory));
     named.end();
     lasthop.end(rustix::process::Signal::TERM);
+}
+
+/// A thread with a name that spins until it is told to sleep.
+struct Spinning {
+    sleeps: Arc<AtomicBool>,
+    ended: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Spinning {
+    fn start(name: &str) -> Self {
+        let sleeps = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&sleeps);
+        let (ended, wait) = mpsc::channel();
+        let body = move || {
+            while !told.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            wait.recv().unwrap_or_default();
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        Self {
+            sleeps,
+            ended: Some(ended),
+            thread: Some(thread.spawn(body).unwrap()),
+        }
+    }
+
+    fn sleep(&self) {
+        self.sleeps.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        self.sleep();
+        self.ended = None;
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// Frames that one guest sends to the other, one at a time: each arrives, whether it is told of or not. The receiver always wants
+/// to be. How often it was told.
+fn told_of(from: &mut FakeGuest, to: &mut FakeGuest, frames: usize) -> u64 {
+    let frame = udp(&Flow::v4(2, 1), &[7; 100]);
+    let mut calls = 0;
+    for _ in 0..frames {
+        from.send(&frame).unwrap();
+        eventually("the frame arrives", || {
+            to.pairs[0].nic.receive().unwrap().is_some()
+        });
+        calls += to.pairs[0].rx_call.take();
+        to.pairs[0].nic.offer();
+        to.pairs[0].arm_rx();
+    }
+    calls
+}
+
+#[test]
+fn a_guest_that_runs_is_told_of_frames_once_a_period_and_one_that_sleeps_of_each() {
+    const PERIOD: Duration = Duration::from_millis(10);
+    const FRAMES: usize = 200;
+    let place = Place::new();
+    let batching = format!("[switch.batching]\nperiod_us = {}\n", PERIOD.as_micros());
+    let lasthop = place.start(&(config("bpf", "lcore-told") + &batching));
+    if by(&lasthop).0 != "bpf" {
+        return eprintln!("not tested: {}", by(&lasthop).1);
+    }
+    let thread = Spinning::start("lcore-told");
+    let (mut to, mut from) = (connect(&place, 1), connect(&place, 2));
+    eventually("its thread is found", || {
+        threads(&lasthop, "vm1") == Some(1)
+    });
+    // Both are known, and the switch has heard whose the thread is.
+    to.send(&udp(&Flow::v4(1, 2), &[7; 100])).unwrap();
+    eventually("the switch goes by it", || {
+        let (begun, calls) = (Instant::now(), told_of(&mut from, &mut to, FRAMES));
+        let periods = begun.elapsed().as_nanos() / PERIOD.as_nanos();
+        u128::from(calls) <= periods + 2
+    });
+    thread.sleep();
+    for _ in 0..FRAMES {
+        told_of(&mut from, &mut to, 1);
+    }
+    eventually("each is told of", || {
+        told_of(&mut from, &mut to, FRAMES) == FRAMES as u64
+    });
 }

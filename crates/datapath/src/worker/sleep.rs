@@ -7,7 +7,7 @@ use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_INBOX, Worker, nanos};
+use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_BELLS, TOKEN_INBOX, Worker, nanos};
 use crate::poll::thread_time;
 
 impl Worker {
@@ -126,6 +126,12 @@ impl Worker {
             match event.data.u64() {
                 TOKEN_INBOX => {
                     let _ = rustix::io::read(&*self.inbox_bell, &mut [0u8; 8]);
+                }
+                TOKEN_BELLS => {
+                    // Whose it is does not matter: all that is held or late is looked at.
+                    if let Some(bells) = self.guests.bells() {
+                        bells.heard();
+                    }
                 }
                 TOKEN_ANSWERS => {
                     // Rung in the moment before polling went on: forget it.

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use channel::supervision::{GuestStates, GuestWatch, Tell, WatchedGuests, monotonic_ns};
@@ -183,7 +183,9 @@ impl Guests {
             return Ok(());
         };
         if !self.told.contains_key(&pid) {
-            tell(&Tell::GuestStates, &[table.reader()])?;
+            let ring = self.keeper.ring();
+            let fds: Vec<_> = [table.reader()].into_iter().chain(ring).collect();
+            tell(&Tell::GuestStates, &fds)?;
         }
         let told = self.told.entry(pid).or_default();
         let ports: BTreeSet<_> = self.slots.keys().chain(told.keys()).copied().collect();
@@ -212,6 +214,14 @@ impl Keeper {
             Self::Programs(programs) => Some(&programs.table),
             Self::Samples(table, _) => Some(table),
             Self::Nobody | Self::Unknown => None,
+        }
+    }
+
+    /// Where bells are heard.
+    fn ring(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Programs(programs) => Some(programs.ring.as_fd()),
+            _ => None,
         }
     }
 
