@@ -204,6 +204,12 @@ impl Interface {
         }
     }
 
+    /// Whether frames may gather while its worker pauses. That is for TAP devices, where each frame is a system call and can wake
+    /// somebody; a burst into a socket may be more than the interface has room for.
+    pub(crate) fn may_gather(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
+
     /// How long its worker may sleep; for ever where nothing is said.
     pub(crate) fn patience(&self) -> Option<Duration> {
         match self {

@@ -3,7 +3,7 @@
 //! ```text
 //! loop:  in      interface -> free buffers -> lent to the switch, at most a batch; one kick
 //!        out     buffers from the switch -> interface, at most a batch; lent again; one kick
-//!        pause   when neither moved anything, once after many frames: let more gather
+//!        pause   when neither moved anything, of a TAP device once after many frames: let more gather
 //!        sleep   when neither moved anything: ask for calls, look once more, wait
 //! ```
 //!
@@ -304,7 +304,7 @@ impl Worker {
             self.beat.reached.store(wanted as u8, Ordering::Release);
             return Ok(true);
         }
-        if self.gathering.rest() && wanted == Pace::On {
+        if self.gathering.rest() && self.interface.may_gather() && wanted == Pace::On {
             std::thread::sleep(PAUSE);
         } else if !self.prepare_sleep(wanted)? {
             self.sleep()?;
