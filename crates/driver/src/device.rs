@@ -180,6 +180,14 @@ impl Device {
         }
     }
 
+    /// Whether a process that got it before works with what is not so any more: `AF_XDP` sockets take frames of any length,
+    /// so their process has to know the MTU, and has no way to ask for it.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        let xdp = self.xdp.as_ref();
+        xdp.is_some_and(|xdp| xdp.has_changed(&self.interface, &self.control))
+    }
+
     /// Gives the interface another MTU, or the usual one.
     ///
     /// # Errors

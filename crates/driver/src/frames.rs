@@ -63,8 +63,10 @@ pub(crate) struct Outgoing {
 pub(crate) enum Stop {
     /// All frames were moved.
     Done,
-    /// There is nothing more to receive, or no room to send, for now: the system has said so.
+    /// There is nothing more to receive, or no room to send, for now: the system has said so, and will say when that changes.
     Wait,
+    /// The system has no memory to receive with. It says nothing when that changes.
+    Retry,
 }
 
 /// One queue of an interface.
@@ -100,7 +102,7 @@ impl Interface {
     /// free buffer is used first.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface is gone ([`is_lost`]), or the system says what it should not.
     pub(crate) fn receive(
         &mut self,
         queue: &Queue,
@@ -145,17 +147,7 @@ impl Interface {
             Self::Packet(packets) => packets.receive(buffers, received, refused),
             Self::Xdp(_) => Ok(Stop::Wait),
         };
-        match stop {
-            Err(Errno::AGAIN) => Ok(Stop::Wait),
-            Err(Errno::INTR) => Ok(Stop::Done),
-            Err(error) if is_gone(error) => Err(error.into()),
-            // One frame that the system could not say with a virtio header, and has thrown away. Others wait behind it.
-            Err(_) => {
-                refused.by_interface += 1;
-                Ok(Stop::Done)
-            }
-            Ok(stop) => Ok(stop),
-        }
+        stop.or_else(|error| after(error, refused))
     }
 
     /// Sends frames in order; returns how many are dealt with: sent, or refused by the interface and counted. The numbers
@@ -212,6 +204,12 @@ impl Interface {
         }
     }
 
+    /// Whether frames may gather while its worker pauses. That is for TAP devices, where each frame is a system call and can wake
+    /// somebody; a burst into a socket may be more than the interface has room for.
+    pub(crate) fn may_gather(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
+
     /// How long its worker may sleep; for ever where nothing is said.
     pub(crate) fn patience(&self) -> Option<Duration> {
         match self {
@@ -229,6 +227,28 @@ impl AsFd for Interface {
             Self::Xdp(xdp) => xdp.as_fd(),
         }
     }
+}
+
+/// How receiving goes on after an error.
+fn after(error: Errno, refused: &mut Refused) -> io::Result<Stop> {
+    match error {
+        Errno::AGAIN => Ok(Stop::Wait),
+        Errno::INTR => Ok(Stop::Done),
+        Errno::NOMEM | Errno::NOBUFS => Ok(Stop::Retry),
+        // One frame that the system could not say with a virtio header, and has thrown away. Others wait behind it.
+        Errno::INVAL => {
+            refused.by_interface += 1;
+            Ok(Stop::Done)
+        }
+        // Nobody knows whether there was a frame, and asking again could go on for ever.
+        error => Err(error.into()),
+    }
+}
+
+/// Whether it is one of those after which only a new descriptor helps.
+pub(crate) fn is_lost(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    number.is_some_and(|number| is_gone(Errno::from_raw_os_error(number)))
 }
 
 /// Errors after which only a new descriptor helps: the interface was removed (`EBADFD` of a TAP device, `ENXIO` and

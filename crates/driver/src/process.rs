@@ -1,6 +1,7 @@
 //! The driver process: set up, give up all rights, move frames until something ends it.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
@@ -21,6 +22,8 @@ use crate::xdp::SHAPE;
 
 /// How long an end in good order may take: the port has no driver meanwhile. What is not done by then is lost.
 const LAST: Duration = Duration::from_millis(50);
+/// By how much a pause may be longer than was asked for, in nanoseconds.
+const TIMER_SLACK: u64 = 1000;
 
 /// What the switch must offer. Frames cross whole in both directions: who needs them cut does so, at the last moment.
 /// `AF_XDP` knows no offloads; only a checksum may still have to be completed.
@@ -168,6 +171,8 @@ impl Crew {
             let (why, here) = (crew.why.clone(), all_here.clone());
             let thread = std::thread::Builder::new().name("pair".to_owned());
             thread.spawn(move || {
+                // The system rounds pauses up by 50 us, else. Without it they are longer.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
                 here.wait();
                 work(worker, &started, &why, &over);
             })?;

@@ -3,6 +3,7 @@
 //! ```text
 //! loop:  in      interface -> free buffers -> lent to the switch, at most a batch; one kick
 //!        out     buffers from the switch -> interface, at most a batch; lent again; one kick
+//!        pause   when neither moved anything, of a TAP device once after many frames: let more gather
 //!        sleep   when neither moved anything: ask for calls, look once more, wait
 //! ```
 //!
@@ -14,6 +15,7 @@
 //! switch has taken all that were lent to it ([`Pace::Empty`]); then, once the switch delivers nothing more, until the
 //! interface has all that came ([`Pace::Over`]).
 
+mod gathering;
 #[cfg(test)]
 mod tests;
 
@@ -21,20 +23,27 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use channel::driving::Refused;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
-use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop};
+use crate::frames::{Arrived, BATCH, HEADER, Interface, Outgoing, Scratch, Stop, is_lost};
 use crate::front::Ring;
 use crate::queue::{Direction, Fault, Queue, Used};
 use crate::region::Region;
+use gathering::{Gathering, PAUSE};
+
+/// When the system is asked again that had no memory.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Why a worker ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkerError {
     #[error("the interface is lost: {0}")]
+    Lost(io::Error),
+    #[error("the interface: {0}")]
     Interface(io::Error),
     #[error(transparent)]
     Switch(#[from] Fault),
@@ -45,9 +54,16 @@ pub(crate) enum WorkerError {
 }
 
 impl WorkerError {
+    fn of_interface(error: io::Error) -> Self {
+        match is_lost(&error) {
+            true => Self::Lost(error),
+            false => Self::Interface(error),
+        }
+    }
+
     /// Only a new descriptor of the interface helps.
     pub(crate) fn device_lost(&self) -> bool {
-        matches!(self, Self::Interface(_))
+        matches!(self, Self::Lost(_))
     }
 }
 
@@ -191,6 +207,9 @@ pub(crate) struct Worker {
     waiting: Vec<Used>,
     /// The interface takes no more: it says when it does.
     blocked: bool,
+    /// The system had no memory for what the interface has.
+    short: bool,
+    gathering: Gathering,
     /// Kept for their memory.
     arrived: Vec<Arrived>,
     outgoing: Vec<Outgoing>,
@@ -229,6 +248,8 @@ impl Worker {
             free: (0..shape.entries).rev().collect(),
             waiting: Vec::with_capacity(BATCH),
             blocked: false,
+            short: false,
+            gathering: Gathering::default(),
             arrived: Vec::with_capacity(BATCH),
             outgoing: Vec::with_capacity(BATCH),
             back: Vec::with_capacity(shape.entries.into()),
@@ -283,7 +304,9 @@ impl Worker {
             self.beat.reached.store(wanted as u8, Ordering::Release);
             return Ok(true);
         }
-        if !self.prepare_sleep(wanted)? {
+        if self.gathering.rest() && self.interface.may_gather() && wanted == Pace::On {
+            std::thread::sleep(PAUSE);
+        } else if !self.prepare_sleep(wanted)? {
             self.sleep()?;
         }
         Ok(false)
@@ -321,7 +344,7 @@ impl Worker {
                 &mut self.scratch,
                 &mut self.refused,
             )
-            .map_err(WorkerError::Interface)?;
+            .map_err(WorkerError::of_interface)?;
         for frame in &self.arrived {
             match frame.len {
                 // It goes to the other end, out of the way of those that follow.
@@ -330,6 +353,8 @@ impl Worker {
             }
         }
         self.to_switch.publish()?;
+        self.gathering.moved(self.arrived.len(), 0);
+        self.short = stop == Stop::Retry;
         Ok(stop == Stop::Done)
     }
 
@@ -358,8 +383,9 @@ impl Worker {
         self.back.clear();
         let interface = &mut self.interface;
         let sent = interface.send(&self.outgoing, &mut self.back, &mut self.refused);
-        let (done, stop) = sent.map_err(WorkerError::Interface)?;
+        let (done, stop) = sent.map_err(WorkerError::of_interface)?;
         self.waiting.drain(..done);
+        self.gathering.moved(0, done);
         let room = queue.place().shape.buffer;
         for id in &self.back {
             queue.lend(*id, 0, room);
@@ -395,7 +421,8 @@ impl Worker {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         }; 4];
-        let patience = self.interface.patience().map(|time| Timespec {
+        let retry = self.short.then_some(RETRY);
+        let patience = self.interface.patience().or(retry).map(|time| Timespec {
             tv_sec: 0,
             tv_nsec: time.subsec_nanos().into(),
         });

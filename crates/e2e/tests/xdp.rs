@@ -222,6 +222,40 @@ fn a_driver_that_dies_is_replaced() {
 }
 
 #[test]
+fn a_longer_mtu_counts_without_anybody_s_help() {
+    let Some(world) = world() else { return };
+    let turn = turn();
+    world.wire();
+    let lasthop = world.lasthop(XDP, COPY);
+    let (near, far) = (world.near.udp("10.1.0.1:0"), world.far.udp("10.1.0.9:0"));
+    ask(&near, &far);
+    let old = driver_pid(&lasthop, "uplink").expect("a driver");
+    for (namespace, interface) in [
+        (&world.far, "wire0"),
+        (&world.host, "up0"),
+        (&world.near, "t0"),
+    ] {
+        namespace.ip(&format!("link set {interface} mtu 3000"));
+    }
+    eventually("a driver that knows it", SOON, || {
+        driver_pid(&lasthop, "uplink").filter(|new| *new != old)
+    });
+    turn.step("a packet that is longer than the MTU before");
+    ask(&near, &far);
+    far.set_read_timeout(Some(SOON)).expect("a time-out");
+    let sent: Vec<u8> = (0..2900).map(pattern).collect();
+    near.send_to(&sent, far.local_addr().expect("bound"))
+        .expect("a way");
+    let mut got = vec![0; 4000];
+    let (len, _) = far.recv_from(&mut got).expect("the packet");
+    assert!(got[..len] == sent, "{len} bytes");
+    let driver = &lasthop.wait_port("uplink", "up")["driver_process"];
+    assert_eq!(driver["restarts"], 1);
+    assert_eq!(driver["refused_by_interface"], 0);
+    lasthop.stop();
+}
+
+#[test]
 fn what_makes_xdp_impossible_is_named_and_packet_used() {
     let Some(world) = world() else { return };
     let turn = turn();

@@ -32,6 +32,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_recvmmsg, "frames of a packet socket"),
     call(libc::SYS_sendmmsg, "frames for a packet socket"),
     call(libc::SYS_epoll_pwait2, "waiting for frames and buffers"),
+    call(libc::SYS_clock_nanosleep, "a pause in which frames gather"),
     call(libc::SYS_epoll_ctl, "whether room in the interface is to be told"),
     call(libc::SYS_recvmsg, "the supervisor's messages"),
     call(libc::SYS_sendmsg, "pongs and last words; setting up queues with the switch"),

@@ -50,6 +50,8 @@ pub(super) struct Xdp {
     tags: Tags,
     /// For the next process.
     next: Option<Sockets>,
+    /// What the last process was told.
+    told: Option<XdpStart>,
 }
 
 /// What is kept while the interface is ours, for a supervisor that takes the place of another.
@@ -116,6 +118,7 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         promiscuous,
         tags,
         next: Some(sockets),
+        told: None,
     };
     Ok(Device {
         interface: name.clone(),
@@ -355,6 +358,7 @@ impl Xdp {
                 taken_off: parts.took_tags_off,
             },
             next: None,
+            told: None,
         }
     }
 
@@ -378,13 +382,24 @@ impl Xdp {
         Ok(made)
     }
 
-    /// What a process has to know.
-    pub(super) fn start(&self, name: &str, control: &Control) -> Result<XdpStart, OpenError> {
+    /// What a new process has to know.
+    pub(super) fn start(&mut self, name: &str, control: &Control) -> Result<XdpStart, OpenError> {
         let mtu = context(control.mtu(name), || format!("interface {name}"))?;
-        Ok(XdpStart {
+        Ok(*self.told.insert(self.facts(mtu)))
+    }
+
+    fn facts(&self, mtu: u32) -> XdpStart {
+        XdpStart {
             longest: mtu.saturating_add(ETHERNET + TAG).min(LONGEST),
             unfinished: self.unfinished,
-        })
+        }
+    }
+
+    /// Whether the last process was told something else than what is so now.
+    pub(super) fn has_changed(&self, name: &str, control: &Control) -> bool {
+        // An interface that cannot be asked is gone, which shows elsewhere.
+        let now = control.mtu(name).ok().map(|mtu| self.facts(mtu));
+        self.told.is_some() && now.is_some() && now != self.told
     }
 
     /// Whether the interface is there and on.

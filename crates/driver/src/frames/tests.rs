@@ -141,3 +141,43 @@ fn sockets_outlive_a_time_without_the_interface() {
     ip("link delete up0");
     assert_eq!(world.device.check(), Err(NotReady::Gone));
 }
+
+#[test]
+fn an_error_costs_what_it_is_about() {
+    let mut refused = Refused::default();
+    for (error, stop) in [
+        (Errno::AGAIN, Stop::Wait),
+        (Errno::INTR, Stop::Done),
+        (Errno::NOMEM, Stop::Retry),
+        (Errno::NOBUFS, Stop::Retry),
+    ] {
+        assert_eq!(after(error, &mut refused).unwrap(), stop);
+        assert_eq!(refused.by_interface, 0, "no frame is lost");
+    }
+    assert_eq!(after(Errno::INVAL, &mut refused).unwrap(), Stop::Done);
+    assert_eq!(refused.by_interface, 1);
+    for (error, lost) in [
+        (Errno::FAULT, false),
+        (Errno::IO, false),
+        (Errno::BADFD, true),
+        (Errno::NETDOWN, true),
+    ] {
+        let error = after(error, &mut refused).unwrap_err();
+        assert_eq!(is_lost(&error), lost, "{error}");
+    }
+    assert_eq!(refused.by_interface, 1);
+}
+
+#[test]
+fn what_nobody_expects_of_an_interface_is_an_error_and_no_frame() {
+    let folder = std::fs::File::open("/").unwrap();
+    let mut interface = Interface::new(BackEnd::Tap, folder.into());
+    let mut buffer = vec![0u8; BUFFER as usize];
+    let (mut received, mut refused) = (Vec::new(), Refused::default());
+    let error = interface
+        .receive_into(&[buffer.as_mut_ptr()], &mut received, &mut refused)
+        .unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
+    assert!(!is_lost(&error));
+    assert_eq!((received.len(), refused.by_interface), (0, 0));
+}

@@ -62,7 +62,7 @@ impl Device {
         self.region.u16(event).store(index, Ordering::Relaxed);
     }
 
-    fn call_wanted_at(&self) -> u16 {
+    pub(crate) fn call_wanted_at(&self) -> u16 {
         let event = self.place.available + 4 + 2 * u64::from(self.place.shape.entries);
         self.region.u16(event).load(Ordering::Relaxed)
     }

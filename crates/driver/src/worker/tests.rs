@@ -31,23 +31,29 @@ struct World {
 }
 
 fn world() -> World {
-    let region = Arc::new(Region::heap(1));
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let ends =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let kept = ends.0.try_clone().unwrap();
-    let worker = Worker::new(&region, 0, Interface::new(BackEnd::Tap, ends.0)).unwrap();
+    let (region, [wire, kept], worker) = at_rest();
     let calls = worker.rings().unwrap().map(|ring| ring.call);
     World {
         from_switch: Device::new(&region, 0),
         to_switch: Device::new(&region, 1),
-        wire: ends.1,
+        wire,
         kept,
         calls,
         beat: worker.beat(),
         thread: std::thread::spawn(move || worker.run(|| ())),
         region,
     }
+}
+
+/// A worker that has not turned yet, with its memory, and both ends of its wire.
+fn at_rest() -> (Arc<Region>, [OwnedFd; 2], Worker) {
+    let region = Arc::new(Region::heap(1));
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let ends =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let kept = ends.0.try_clone().unwrap();
+    let worker = Worker::new(&region, 0, Interface::new(BackEnd::Tap, ends.0)).unwrap();
+    (region, [ends.1, kept], worker)
 }
 
 /// Frame number `n`, with its header: its length and all its bytes say which one it is.
@@ -270,4 +276,32 @@ fn who_is_told_to_end_passes_on_what_it_has_and_takes_nothing_more() {
     let mut left = vec![0; 70_000];
     let len = rustix::io::read(&world.kept, &mut left).unwrap();
     assert!(left[..len] == frame(1000), "it was left where it was");
+}
+
+#[test]
+fn after_many_frames_it_looks_once_more_before_it_asks_for_a_call() {
+    let (region, [wire, _], mut worker) = at_rest();
+    let mut switch = Device::new(&region, 0);
+    let mut used = 0;
+    // What the worker asks for after one turn and after two, when so many frames have come from the switch. It is woken at once.
+    let mut after = |frames: u16| {
+        for _ in 0..frames {
+            let (id, ..) = switch.take().unwrap();
+            switch.give(id.into(), 100);
+        }
+        used += frames;
+        let asked = [(); 2].map(|()| {
+            worker.beat.ask();
+            worker.turn().unwrap();
+            switch.call_wanted_at() == used
+        });
+        while rustix::io::read(&wire, &mut [0; 100]).is_ok() {}
+        asked
+    };
+    // A turn that moved all there was is followed by another one, as there may be more.
+    assert_eq!(after(3), [false, true], "few");
+    assert_eq!(after(4), [false, false], "many: a pause");
+    assert_eq!(after(0), [true, true], "it brought nothing");
+    assert_eq!(after(64), [false, false]);
+    assert_eq!(after(1), [false, true], "it brought little");
 }

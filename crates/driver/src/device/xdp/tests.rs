@@ -134,3 +134,20 @@ fn tags_are_left_in_frames_only_meanwhile() {
         assert!(taken_off());
     });
 }
+
+#[test]
+fn another_mtu_is_for_another_process() {
+    with_veth(|| {
+        let mut device = open(&spec(), true).unwrap();
+        assert!(!device.has_changed(), "there is no process");
+        device.hand_over().unwrap();
+        for mtu in [3000, 1400] {
+            assert!(!device.has_changed());
+            device.set_mtu(Some(mtu)).unwrap();
+            assert!(device.has_changed());
+            let (_, start) = device.hand_over().unwrap().xdp.expect("memory");
+            assert_eq!(start.longest, u32::from(mtu) + 18);
+        }
+        assert!(!device.has_changed());
+    });
+}

@@ -255,6 +255,10 @@ impl Driver {
             self.kill_because("it hung");
         } else if child.does_not_listen() {
             self.kill_because("it did not listen");
+        } else if self.device.as_ref().is_some_and(Device::has_changed) {
+            tracing::info!("the interface has another MTU: the driver is started anew");
+            self.reason = Some("the interface has another MTU".to_owned());
+            self.kill();
         }
     }
 
