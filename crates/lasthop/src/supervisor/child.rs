@@ -1,6 +1,7 @@
 //! A process that the supervisor started: its life, its link, its restarts.
 
-use std::fmt;
+mod kind;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,6 +14,7 @@ use channel::supervision::{Ask, LINK_FD, ProcessInfo, Tell};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
+pub(super) use self::kind::Kind;
 use super::binaries::Binaries;
 use super::heartbeat::{Heartbeat, Seen, is_stopped};
 use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
@@ -26,63 +28,6 @@ const STEADY: Duration = Duration::from_secs(10);
 const DEATH: Duration = Duration::from_millis(500);
 /// Longest wait before a restart.
 const MAX_DELAY: Duration = Duration::from_secs(2);
-
-/// Which process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// Decides.
-    Control,
-    /// Forwards.
-    Switch,
-    /// Moves frames between an interface and the switch.
-    Driver,
-}
-
-impl Kind {
-    /// Whether a request is one that such a child makes. Neither control nor the switch has to be trusted with what only the
-    /// other one needs: paths, interfaces, descriptors of guests.
-    pub(super) fn may_ask(self, ask: &Ask) -> bool {
-        let asker = match ask {
-            Ask::Ready
-            | Ask::Listen { .. }
-            | Ask::Unlisten { .. }
-            | Ask::Processes
-            | Ask::Drivers(_)
-            | Ask::DriverStates
-            | Ask::WatchGuests(_)
-            | Ask::WatchedGuests
-            | Ask::Frozen => Kind::Control,
-            Ask::Dial { .. }
-            | Ask::Keep { .. }
-            | Ask::KeepRecord { .. }
-            | Ask::Forget { .. }
-            | Ask::Rested { .. }
-            | Ask::GoesOn { .. } => Kind::Switch,
-            Ask::Pong(_) | Ask::DriverEnds { .. } => Kind::Driver,
-            Ask::Alive => return self != Kind::Driver,
-        };
-        self == asker
-    }
-
-    /// The name of its executable file.
-    pub(super) fn binary(self) -> &'static str {
-        match self {
-            Kind::Control => "lasthop-control",
-            Kind::Switch => "lasthop-switch",
-            Kind::Driver => "lasthop-driver",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Kind::Control => "control",
-            Kind::Switch => "switch",
-            Kind::Driver => "driver",
-        })
-    }
-}
 
 /// A running process.
 struct Alive {
@@ -528,32 +473,5 @@ impl Child {
             restart_at: None,
         };
         (child, Link::new(theirs))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use port::PortId;
-
-    use super::*;
-
-    #[test]
-    fn nobody_asks_for_what_is_anothers() {
-        let path = || "/somewhere".to_owned();
-        let port = PortId(1);
-        assert!(Kind::Control.may_ask(&Ask::Alive) && Kind::Switch.may_ask(&Ask::Alive));
-        assert!(!Kind::Driver.may_ask(&Ask::Alive));
-        assert!(Kind::Control.may_ask(&Ask::Frozen) && !Kind::Switch.may_ask(&Ask::Frozen));
-        let rested = Ask::Rested { at_ns: 0 };
-        assert!(Kind::Switch.may_ask(&rested) && !Kind::Control.may_ask(&rested));
-        for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
-            assert!(Kind::Control.may_ask(&ask));
-            assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
-        }
-        let path = path();
-        for ask in [Ask::Dial { port, path }, Ask::Forget { port }] {
-            assert!(Kind::Switch.may_ask(&ask));
-            assert!(!Kind::Control.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
-        }
     }
 }
