@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         },
         ("version", true) => say(&own, &arguments, &[OTHER]),
         ("format", true) => {
-            let state = ["\"state\":{\"writes\":1", "\"state\":{\"writes\":9"];
+            let state = ["\"state\":{\"writes\":2", "\"state\":{\"writes\":9"];
             say(&own, &arguments, &[state])
         }
         ("older", true) => {

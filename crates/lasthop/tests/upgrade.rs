@@ -330,7 +330,7 @@ fn a_version_that_cannot_be_is_refused_and_nothing_is_touched() {
         let dir = version(&place, "format", &all.map(|name| (name, "format")));
         let (_, complaint) = fails(&lasthop, &dir);
         assert!(
-            complaint.contains("state has version 1 in the old one and 9 in the new one"),
+            complaint.contains("state has version 2 in the old one and 9 in the new one"),
             "{complaint}"
         );
         let (_, complaint) = fails(&lasthop, &place.path("nowhere"));
