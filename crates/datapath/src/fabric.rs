@@ -38,6 +38,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) now: u64,
     /// Receivers that are to be notified later, and when.
     pub(crate) late: Vec<(PortId, u16, u64)>,
+    /// Ports with something that waits for copies.
+    unsettled: Vec<PortId>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -70,6 +72,7 @@ impl<P: Port> Fabric<P> {
             touched: Vec::with_capacity(64),
             now: 0,
             late: Vec::with_capacity(64),
+            unsettled: Vec::new(),
             program: Program::default(),
             counters,
             fitter: Fitter::default(),
@@ -289,6 +292,31 @@ impl<P: Port> Fabric<P> {
         }
     }
 
+    /// Notes whether something of a sender waits for copies.
+    #[inline]
+    pub(crate) fn note_unsettled(&mut self, id: PortId) {
+        if self.slot(id).is_some_and(|slot| !slot.port.is_settled()) {
+            note(&mut self.unsettled, id);
+        }
+    }
+
+    /// Whether nothing waits for copies.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    /// Lets everybody have what was copied meanwhile. Nothing is held then.
+    #[cold]
+    pub(crate) fn settle(&mut self) {
+        let (slots, late, now) = (&mut self.slots, &mut self.late, self.now);
+        self.unsettled.retain(|id| {
+            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+            let mut note = |pair, due| late.push((*id, pair, due));
+            slot.is_some_and(|slot| !slot.port.settle(now, &mut note))
+        });
+    }
+
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
         while let Some(id) = self.touched.pop() {
@@ -302,10 +330,20 @@ impl<P: Port> Fabric<P> {
                     self.late.push((id, pair, due));
                 }
             }
+            if !slot.port.is_settled() {
+                note(&mut self.unsettled, id);
+            }
             slot.expected = 0;
             self.counters
                 .add_to(id, std::mem::take(&mut slot.delivered));
         }
+    }
+}
+
+#[cold]
+fn note(unsettled: &mut Vec<PortId>, id: PortId) {
+    if !unsettled.contains(&id) {
+        unsettled.push(id);
     }
 }
 

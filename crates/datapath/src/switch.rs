@@ -169,10 +169,10 @@ impl<P: Port> Switch<P> {
         self.flows.check(at, &self.fabric.program, known, effort)
     }
 
-    /// Whether something is left of control's answers or of an errand, for [`Switch::go_on`].
+    /// Whether something is left of control's answers or of an errand, or waits for copies, for [`Switch::go_on`].
     #[must_use]
     pub fn has_to_do(&self) -> bool {
-        !self.to_do.is_empty()
+        !self.to_do.is_empty() || !self.fabric.is_settled()
     }
 
     /// Figures of the whole switch.
@@ -196,6 +196,9 @@ impl<P: Port> Switch<P> {
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
         if self.patient_until != 0 && self.has_to_wait(id, now) {
             return false;
+        }
+        if !self.fabric.is_settled() {
+            self.fabric.settle();
         }
         let Some(slot) = self.fabric.slot(id) else {
             return false;
@@ -225,6 +228,7 @@ impl<P: Port> Switch<P> {
         if let Some(slot) = self.fabric.slot(id) {
             slot.port.release(pair);
         }
+        self.fabric.note_unsettled(id);
         true
     }
 
