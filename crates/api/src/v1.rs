@@ -10,7 +10,7 @@ mod tests;
 
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role,
     SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use memory::engine::Copier;
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
@@ -40,6 +41,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) late: Vec<(PortId, u16, u64)>,
     /// Ports with something that waits for copies.
     unsettled: Vec<PortId>,
+    /// What copies long frames, where it is not the processor: for ports that are to be added.
+    pub(crate) copier: Option<Copier>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -73,6 +76,7 @@ impl<P: Port> Fabric<P> {
             now: 0,
             late: Vec::with_capacity(64),
             unsettled: Vec::new(),
+            copier: None,
             program: Program::default(),
             counters,
             fitter: Fitter::default(),

@@ -88,6 +88,9 @@ pub struct SwitchSpec {
     /// How often guests are notified.
     #[serde(default)]
     pub batching: BatchingSpec,
+    /// What copies long frames.
+    #[serde(default)]
+    pub copy_engine: CopyEngine,
 }
 
 impl Default for SwitchSpec {
@@ -97,6 +100,7 @@ impl Default for SwitchSpec {
             poll: Poll::default(),
             workers: Workers::default(),
             batching: BatchingSpec::default(),
+            copy_engine: CopyEngine::default(),
         }
     }
 }
@@ -140,6 +144,33 @@ impl Poll {
         match self {
             Self::Adaptive => "adaptive",
             Self::Always => "always",
+        }
+    }
+}
+
+/// What copies the payload of frames of a kilobyte and more; shorter ones are always copied by the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyEngine {
+    /// The worker.
+    #[default]
+    Cpu,
+    /// A thread beside the workers.
+    Thread,
+    /// A work queue of Intel's Data Streaming Accelerator.
+    Dsa,
+    /// Such a queue if there is one that can be used, else the worker.
+    Auto,
+}
+
+impl CopyEngine {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Thread => "thread",
+            Self::Dsa => "dsa",
+            Self::Auto => "auto",
         }
     }
 }

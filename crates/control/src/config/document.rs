@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use api::v1::{
-    BatchingSpec, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
-    WantedState, Workers,
+    BatchingSpec, CopyEngine, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
+    UplinkDriver, WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
-const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching"];
+const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching", "copy_engine"];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
@@ -145,6 +145,9 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
             Some((inner, at)) => batching(inner, at, table.lines)?,
             None => default.batching,
         },
+        copy_engine: table
+            .word("copy_engine", expect::COPY_ENGINE, COPY_ENGINES)?
+            .unwrap_or_default(),
     })
 }
 
@@ -233,6 +236,12 @@ const ROLES: &[(&str, Role)] = &[
 const POLLS: &[(&str, Poll)] = &[
     (Poll::Adaptive.as_str(), Poll::Adaptive),
     (Poll::Always.as_str(), Poll::Always),
+];
+const COPY_ENGINES: &[(&str, CopyEngine)] = &[
+    (CopyEngine::Cpu.as_str(), CopyEngine::Cpu),
+    (CopyEngine::Thread.as_str(), CopyEngine::Thread),
+    (CopyEngine::Dsa.as_str(), CopyEngine::Dsa),
+    (CopyEngine::Auto.as_str(), CopyEngine::Auto),
 ];
 const DRIVERS: &[(&str, UplinkDriver)] = &[
     (UplinkDriver::Auto.as_str(), UplinkDriver::Auto),
