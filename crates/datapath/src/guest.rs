@@ -234,13 +234,6 @@ impl GuestPort {
         self.vcpus = vcpus;
     }
 
-    /// Has long frames copied by `copier`, which is of the worker that the port is for. Before any queue is started.
-    #[must_use]
-    pub fn copying_by(mut self, copier: Option<Copier>) -> Self {
-        self.copier = copier;
-        self
-    }
-
     /// Another MTU from now on.
     pub fn set_mtu(&mut self, mtu: Option<u16>) {
         self.mtu = u32::from(mtu.unwrap_or(u16::MAX));

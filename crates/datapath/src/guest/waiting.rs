@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use memory::GuestMemory;
-use memory::engine::{Engines, Tickets};
+use memory::engine::{Copier, Engines, Tickets};
 use virtio::queue::{Chain, Queue};
 
 use super::receive::Spread;
@@ -134,6 +134,13 @@ pub(super) fn note(unsettled: &mut Vec<usize>, index: usize, queue: &GuestQueue)
 }
 
 impl GuestPort {
+    /// Has long frames copied by `copier`, which is of the worker that the port is for. Before any queue is started.
+    #[must_use]
+    pub fn copying_by(mut self, copier: Option<Copier>) -> Self {
+        self.copier = copier;
+        self
+    }
+
     /// Gives back what has been copied meanwhile; `late` is told of guests that are to be notified later, and when.
     pub(super) fn settle_queues(&mut self, now: Nanos, late: &mut dyn FnMut(u16, Nanos)) {
         let (queues, rules) = (&mut self.queues, self.rules);

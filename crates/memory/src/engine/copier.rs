@@ -124,13 +124,18 @@ impl Engines {
         match self.device.look(slot) {
             Outcome::Busy => false,
             Outcome::Left { from, len } => {
-                // Somebody else may have seen it too, and finishes it then.
-                if let Some(claim) = slot.claim() {
+                // Somebody else may have seen it too, and finishes it then; the slot may even be another copy's now.
+                if let Some(claim) = slot.claim_of(number) {
                     claim.finish(from, len);
                 }
                 slot.is_done(number)
             }
         }
+    }
+
+    /// The slot of the first of these copies.
+    pub(super) fn slot_of(&self, tickets: &Tickets) -> &Slot {
+        self.lines[usize::from(tickets.line)].slot(tickets.first)
     }
 
     /// Returns when all of these copies are done. A device that never ends holds the caller here until its process is
@@ -139,7 +144,7 @@ impl Engines {
         let mut looks = 0u32;
         while !self.are_done(&mut tickets) {
             if self.device.can_be_helped() {
-                let slot = self.lines[usize::from(tickets.line)].slot(tickets.first);
+                let slot = self.slot_of(&tickets);
                 if let Some(claim) = slot.claim() {
                     claim.copy();
                 }

@@ -64,17 +64,19 @@ impl Slot {
         state >> PHASE != number || state & (BUSY | CLAIMED) == 0
     }
 
-    /// The right to finish the copy, which one alone gets.
+    /// The right to finish what is copied here now, which one alone gets.
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
-        let state = self.state.load(Ordering::Acquire);
-        let number = state >> PHASE;
-        let claimed = number << PHASE | CLAIMED;
-        (state & BUSY != 0
-            && self
-                .state
-                .compare_exchange(state, claimed, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok())
-        .then_some(Claim { slot: self, number })
+        self.claim_of(self.state.load(Ordering::Acquire) >> PHASE)
+    }
+
+    /// The right to finish copy `number`, and none that came later: what is known of the one says nothing of the other.
+    pub(super) fn claim_of(&self, number: u64) -> Option<Claim<'_>> {
+        let (busy, claimed) = (number << PHASE | BUSY, number << PHASE | CLAIMED);
+        let state = &self.state;
+        state
+            .compare_exchange(busy, claimed, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(Claim { slot: self, number })
     }
 }
 

@@ -122,3 +122,23 @@ fn the_end_of_an_engine_waits_for_what_is_under_way() {
         assert_eq!(to, from);
     }
 }
+
+/// Who has looked at one copy and is late finishes no other one in the same slot.
+#[test]
+fn a_late_claim_is_of_no_later_copy() {
+    let (engines, copier) = by_hand();
+    let from = pattern(LEAST, 5);
+    let mut to = vec![vec![0; LEAST]; SLOTS + 1];
+    copier.begin_lease();
+    let (last, before) = to.split_last_mut().expect("there are some");
+    for to in before {
+        begin(&copier, &from, to);
+    }
+    engines.wait(copier.end_lease());
+    copier.begin_lease();
+    let tickets = begin(&copier, &from, last);
+    let slot = engines.slot_of(&tickets);
+    assert!(slot.claim_of(1).is_none() && slot.claim_of(2 * SLOTS as u64 + 1).is_none());
+    engines.wait(tickets);
+    assert_eq!(to[SLOTS], from);
+}
