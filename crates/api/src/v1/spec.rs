@@ -91,6 +91,9 @@ pub struct SwitchSpec {
     /// By what it knows what the processors of guests do.
     #[serde(default, skip_serializing_if = "GuestStates::is_auto")]
     pub guest_state: GuestStates,
+    /// What copies long frames.
+    #[serde(default, skip_serializing_if = "CopyEngine::is_cpu")]
+    pub copy_engine: CopyEngine,
 }
 
 impl Default for SwitchSpec {
@@ -101,6 +104,7 @@ impl Default for SwitchSpec {
             workers: Workers::default(),
             batching: BatchingSpec::default(),
             guest_state: GuestStates::default(),
+            copy_engine: CopyEngine::default(),
         }
     }
 }
@@ -177,6 +181,38 @@ impl Poll {
             Self::Adaptive => "adaptive",
             Self::Always => "always",
         }
+    }
+}
+
+/// What copies the payload of frames of a kilobyte and more; shorter ones are always copied by the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyEngine {
+    /// The worker.
+    #[default]
+    Cpu,
+    /// A thread beside the workers.
+    Thread,
+    /// A work queue of Intel's Data Streaming Accelerator.
+    Dsa,
+    /// Such a queue if there is one that can be used, else the worker.
+    Auto,
+}
+
+impl CopyEngine {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Thread => "thread",
+            Self::Dsa => "dsa",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// Whether it is what holds when nothing is said.
+    fn is_cpu(&self) -> bool {
+        *self == Self::Cpu
     }
 }
 
