@@ -1,8 +1,12 @@
 //! What the operator asks for: ports, segments, and changes to them.
 
+mod copying;
+
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::copying::CopyEngine;
 
 /// The segment of ports that name none. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
@@ -181,38 +185,6 @@ impl Poll {
             Self::Adaptive => "adaptive",
             Self::Always => "always",
         }
-    }
-}
-
-/// What copies the payload of frames of a kilobyte and more; shorter ones are always copied by the worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CopyEngine {
-    /// The worker.
-    #[default]
-    Cpu,
-    /// A thread beside the workers.
-    Thread,
-    /// A work queue of Intel's Data Streaming Accelerator.
-    Dsa,
-    /// Such a queue if there is one that can be used, else the worker.
-    Auto,
-}
-
-impl CopyEngine {
-    /// The word as it is spelt in documents and in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Thread => "thread",
-            Self::Dsa => "dsa",
-            Self::Auto => "auto",
-        }
-    }
-
-    /// Whether it is what holds when nothing is said.
-    fn is_cpu(&self) -> bool {
-        *self == Self::Cpu
     }
 }
 
