@@ -10,8 +10,9 @@ mod tests;
 
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch, PortSpec,
-    Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch,
+    PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac,
+    valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
 pub use status::{

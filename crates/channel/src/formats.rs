@@ -24,7 +24,7 @@ pub type Formats = BTreeMap<String, Format>;
 /// The name of the record by which a supervisor takes the place of another.
 pub const SUPERVISOR: &str = "supervisor";
 /// Its versions. The second also says who is to blame for deaths of the switch, and has interfaces with
-/// `AF_XDP` sockets, and how guests are notified.
+/// `AF_XDP` sockets, and how guests are notified and what copies for them.
 pub const SUPERVISOR_VERSIONS: [u32; 2] = [1, 2];
 
 /// Those of this build.

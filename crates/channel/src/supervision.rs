@@ -157,6 +157,16 @@ pub enum Poll {
     Always,
 }
 
+/// What copies long frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum CopyEngine {
+    /// The worker that forwards them.
+    #[default]
+    Cpu,
+    /// A thread beside the workers.
+    Thread,
+}
+
 /// When guests hear of frames, as long as they run: rules of the Hyper-Switch (4.3.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Batching {
@@ -175,6 +185,8 @@ pub struct SwitchSettings {
     pub workers: Option<u16>,
     /// Whether guests that run are notified less often.
     pub batching: Option<Batching>,
+    /// What copies long frames.
+    pub copy_engine: CopyEngine,
     /// There was a switch before this one: counters go on.
     pub successor: bool,
     /// It runs still. What it has kept comes with [`Tell::GoOn`]; until then no port takes or makes a connection.

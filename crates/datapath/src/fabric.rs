@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use memory::engine::Copier;
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Ticks, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
@@ -55,6 +56,10 @@ pub(crate) struct Fabric<P> {
     any_masked: bool,
     /// Of what was flushed and is not paid for yet.
     payers: Vec<Payer>,
+    /// Ports with something that waits for copies.
+    unsettled: Vec<PortId>,
+    /// What copies long frames, where it is not the processor: for ports that are to be added.
+    pub(crate) copier: Option<Copier>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
     fitter: Fitter,
@@ -89,6 +94,8 @@ impl<P: Port> Fabric<P> {
             late: Vec::with_capacity(64),
             any_masked: false,
             payers: Vec::with_capacity(64),
+            unsettled: Vec::new(),
+            copier: None,
             program: Program::default(),
             counters,
             fitter: Fitter::default(),
@@ -334,6 +341,31 @@ impl<P: Port> Fabric<P> {
         }
     }
 
+    /// Notes whether something of a sender waits for copies.
+    #[inline]
+    pub(crate) fn note_unsettled(&mut self, id: PortId) {
+        if self.slot(id).is_some_and(|slot| !slot.port.is_settled()) {
+            note(&mut self.unsettled, id);
+        }
+    }
+
+    /// Whether nothing waits for copies.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    /// Lets everybody have what was copied meanwhile. Nothing is held then.
+    #[cold]
+    pub(crate) fn settle(&mut self) {
+        let (slots, late, now) = (&mut self.slots, &mut self.late, self.now);
+        self.unsettled.retain(|id| {
+            let slot = slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+            let mut note = |pair, due| late.push((*id, pair, due));
+            slot.is_some_and(|slot| !slot.port.settle(now, &mut note))
+        });
+    }
+
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
         self.any_masked = false;
@@ -347,6 +379,9 @@ impl<P: Port> Fabric<P> {
                 if let Some(due) = slot.port.flush(pair, self.now) {
                     self.late.push((id, pair, due));
                 }
+            }
+            if !slot.port.is_settled() {
+                note(&mut self.unsettled, id);
             }
             slot.expected = 0;
             if std::mem::take(&mut slot.masked) {
@@ -365,7 +400,7 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Counts what all that was flushed since the last time has cost, at those who got it. `false` if nobody did.
-    pub(crate) fn settle(&mut self, copying: u64) -> bool {
+    pub(crate) fn pay(&mut self, copying: u64) -> bool {
         let ticks = |copying| Ticks {
             switching: 0,
             copying,
@@ -383,6 +418,13 @@ impl<P: Port> Fabric<P> {
         }
         self.payers.clear();
         true
+    }
+}
+
+#[cold]
+fn note(unsettled: &mut Vec<PortId>, id: PortId) {
+    if !unsettled.contains(&id) {
+        unsettled.push(id);
     }
 }
 

@@ -84,6 +84,9 @@ impl<P: Port> Switch<P> {
     /// To be called now and then, and soon while [`Switch::has_to_do`]: does a piece of what is left of earlier
     /// answers, and of an errand. `true` when later answers have nothing to wait for.
     pub fn go_on(&mut self, now: u64) -> bool {
+        if !self.fabric.is_settled() {
+            self.fabric.settle();
+        }
         self.to_do.effort = Effort::default();
         self.work(now);
         self.run_errand(now);

@@ -8,11 +8,14 @@ pub mod header;
 mod kicks;
 mod receive;
 mod send;
+mod vcpus;
+mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use memory::engine::{Copier, Engines};
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
 use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
@@ -22,6 +25,8 @@ use virtio::queue::{Chain, Queue, QueueFault};
 
 use self::congestion::Congestion;
 use self::kicks::Kicks;
+use self::vcpus::activity;
+use self::waiting::Waiting;
 use crate::batching::{Activity, Nanos, Rules, Vcpus};
 use crate::lane::Lane;
 use crate::watchdog::{self, Blocked};
@@ -68,12 +73,19 @@ pub struct GuestQueue {
     /// To the guest: it is to be notified of frames later.
     late: bool,
     congestion: Congestion,
+    /// The engines that copy to or from it, if any do.
+    engines: Option<Arc<Engines>>,
+    waiting: Waiting,
+    /// A frame to the guest is there when the processor has copied it, and nothing more is to be done: no engine, no
+    /// dirty log.
+    at_once: bool,
 }
 
 impl GuestQueue {
     /// A queue with its descriptors for notifications.
     #[must_use]
     pub fn new(queue: Queue, kick: OwnedFd, call: Option<OwnedFd>, enabled: bool) -> Self {
+        let at_once = queue.memory().log().is_none();
         Self {
             queue,
             kick,
@@ -89,6 +101,9 @@ impl GuestQueue {
             notified: None,
             late: false,
             congestion: Congestion::default(),
+            engines: None,
+            waiting: Waiting::default(),
+            at_once,
         }
     }
 
@@ -106,6 +121,10 @@ impl GuestQueue {
     /// Ends its service. Its position, with which the guest's next back end goes on.
     pub fn end(&mut self) -> u32 {
         self.give_back();
+        if !self.waiting.is_empty() {
+            self.drain();
+            self.publish_and_notify();
+        }
         if std::mem::take(&mut self.late) && self.queue.needs_notify() {
             self.notify();
         }
@@ -125,13 +144,6 @@ impl GuestQueue {
     fn is_masked(&mut self) -> bool {
         let queue = &self.queue;
         self.congestion.masks(|| queue.has_available())
-    }
-
-    fn publish_and_notify(&mut self) {
-        self.queue.publish();
-        if self.queue.needs_notify() {
-            self.notify();
-        }
     }
 
     /// Notifies the guest of what was published, or puts that off: until when.
@@ -179,6 +191,10 @@ pub struct GuestPort {
     rules: Rules,
     /// Sees what the guest does, where that can be seen.
     vcpus: Option<Arc<dyn Vcpus>>,
+    /// This worker's way to have frames copied, where it has one.
+    copier: Option<Copier>,
+    /// Queues with something that waited for copies when this worker last used them.
+    unsettled: Vec<usize>,
 }
 
 impl GuestPort {
@@ -194,38 +210,9 @@ impl GuestPort {
             usable_pairs: 0,
             rules: Rules::OFF,
             vcpus: None,
+            copier: None,
+            unsettled: Vec::new(),
         }
-    }
-
-    /// The same, whose guest is notified by these rules.
-    #[must_use]
-    pub fn with_rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
-    }
-
-    /// By what rules the guest is notified.
-    #[must_use]
-    pub fn rules(&self) -> Rules {
-        self.rules
-    }
-
-    /// Whether the guest is known to run, which sends by `pair`.
-    #[must_use]
-    pub fn sender_runs(&self, pair: u16) -> bool {
-        activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
-    }
-
-    /// Has a bell rung when the guest blocks that uses `pair`; `false` where there is none.
-    #[must_use]
-    pub fn listen(&self, pair: u16) -> bool {
-        let pairs = self.usable_pairs;
-        let vcpus = self.vcpus.as_deref();
-        vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
-    }
-
-    /// From now on, it can be seen what the guest does; or not any more.
-    pub fn watch(&mut self, vcpus: Option<Arc<dyn Vcpus>>) {
-        self.vcpus = vcpus;
     }
 
     /// Another MTU from now on.
@@ -234,7 +221,10 @@ impl GuestPort {
     }
 
     /// Puts a queue into service, for every worker that gets a lane to it; `features` are the negotiated ones.
-    pub fn start(&mut self, index: u16, queue: Lane<GuestQueue>, features: Features) {
+    pub fn start(&mut self, index: u16, mut queue: Lane<GuestQueue>, features: Features) {
+        if let Some(copier) = &self.copier {
+            queue.with(|queue| queue.set_engines(copier.engines()));
+        }
         let index = usize::from(index);
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
@@ -272,11 +262,7 @@ impl GuestPort {
     /// [`GuestPort::count_pairs`] then.
     pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         for queue in self.queues.iter_mut().flatten() {
-            queue.with(|queue| {
-                if let Err(fault) = queue.queue.set_memory(Arc::clone(memory)) {
-                    queue.fault = Some(fault.into());
-                }
-            });
+            queue.with(|queue| queue.set_memory(memory));
         }
         self.count_pairs();
     }
@@ -331,8 +317,7 @@ impl GuestPort {
     /// The queue to the guest of a pair that is held, if it can be used.
     #[inline(always)]
     fn receiver(&mut self, pair: u16) -> Option<&mut GuestQueue> {
-        let lane = self.queues.get_mut(to_guest(pair))?.as_mut()?;
-        lane.held().filter(|queue| queue.usable())
+        receiver(self.queues.get_mut(to_guest(pair))?.as_mut()?)
     }
 
     fn with_queue<R>(&mut self, index: u16, job: impl FnOnce(&mut GuestQueue) -> R) -> Option<R> {
@@ -352,16 +337,18 @@ impl GuestPort {
     }
 }
 
+/// The queue, if it is held and can be used.
+#[inline(always)]
+fn receiver(lane: &mut Lane<GuestQueue>) -> Option<&mut GuestQueue> {
+    lane.held().filter(|queue| queue.usable())
+}
+
 fn from_guest(pair: u16) -> usize {
     2 * usize::from(pair) + 1
 }
 
 fn to_guest(pair: u16) -> usize {
     2 * usize::from(pair)
-}
-
-fn activity(vcpus: Option<&dyn Vcpus>, pair: u16, pairs: u16) -> Activity {
-    vcpus.map_or(Activity::Unknown, |vcpus| vcpus.activity(pair, pairs))
 }
 
 impl Port for GuestPort {
@@ -379,6 +366,9 @@ impl Port for GuestPort {
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
         let features = self.features;
+        if let Some(copier) = &self.copier {
+            copier.begin_lease();
+        }
         if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
             lane.hold();
             if let Some(queue) = lane.held() {
@@ -388,12 +378,29 @@ impl Port for GuestPort {
     }
 
     fn release(&mut self, pair: u16) {
-        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
-            if let Some(queue) = lane.held() {
-                queue.end_leases();
+        let copies = self.copier.as_ref().map(Copier::end_lease);
+        let index = from_guest(pair);
+        if let Some(Some(lane)) = self.queues.get_mut(index) {
+            match (lane.held(), copies) {
+                (Some(queue), None) => queue.end_leases(),
+                (Some(queue), Some(copies)) => {
+                    queue.end_leases_after(copies);
+                    waiting::note(&mut self.unsettled, index, queue);
+                }
+                (None, _) => {}
             }
             lane.let_go();
         }
+    }
+
+    #[inline]
+    fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    fn settle(&mut self, now: Nanos, late: &mut dyn FnMut(u16, Nanos)) -> bool {
+        self.settle_queues(now, late);
+        self.is_settled()
     }
 
     fn hold(&mut self, pair: u16, wait: bool) -> bool {
@@ -420,7 +427,11 @@ impl Port for GuestPort {
     #[inline(always)]
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
-            Some(queue) => queue.fill_each(frames.map(|frame| (header::PLAIN, frame))),
+            Some(queue) if queue.at_once => {
+                queue.fill_each(frames.map(|frame| (header::PLAIN, frame)))
+            }
+            // A copy, so that only this path has it in memory.
+            Some(queue) => queue.fill_small(frames.clone()),
             None => Traffic::default(),
         }
     }
@@ -428,8 +439,9 @@ impl Port for GuestPort {
     #[inline(always)]
     fn deliver(&mut self, pair: u16, frame: &Outgoing<'_>) -> Result<(), DropReason> {
         let merge = self.merge;
-        match self.receiver(pair) {
-            Some(queue) => queue.fill(frame, merge),
+        let lane = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
+        match lane.and_then(receiver) {
+            Some(queue) => queue.fill(frame, merge, self.copier.as_ref()),
             None => Err(DropReason::ReceiverDown),
         }
     }
@@ -440,11 +452,11 @@ impl Port for GuestPort {
         if let Some(queue) = lane.held() {
             queue.give_back();
             queue.congestion.end_batch();
-            queue.queue.publish();
-            let was_late = queue.late;
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
-            due = queue.notify_by(self.rules, now, activity);
-            due = due.filter(|_| !was_late);
+            due = queue.publish_and_notify_by(self.rules, now, activity);
+            if self.copier.is_some() {
+                waiting::note(&mut self.unsettled, to_guest(pair), queue);
+            }
         }
         lane.let_go();
         due

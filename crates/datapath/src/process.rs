@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use channel::keeping::Marks;
 use channel::link::{Link, Received};
 use channel::shared;
-use channel::supervision::{Ask, Tell};
+use channel::supervision::{Ask, CopyEngine, Tell};
 use channel::switching::{Order, PortConfig, Report, Request, SwitchFigures};
+use memory::engine::Engines;
 use port::PortId;
 use port::counters::Counters;
 use rustix::event::Timespec;
@@ -90,6 +91,9 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
     workers.set_marks(&marks);
     culprit::set_own(marks.of(0));
+    if settings.copy_engine == CopyEngine::Thread {
+        workers.copy_by(&Engines::thread(workers.count(), random_seed()?));
+    }
     // Each answers once it runs.
     workers.each(|_| ());
     let deposits = Deposits::new(supervisor.as_fd().try_clone_to_owned()?);
@@ -352,7 +356,8 @@ impl Process {
         let rules = self.rules;
         self.workers.each(move |w| {
             w.set_weight(id, weight);
-            let port = GuestPort::new(mtu).with_rules(rules);
+            let copier = w.switch.fabric.copier.clone();
+            let port = GuestPort::new(mtu).with_rules(rules).copying_by(copier);
             match known {
                 true => w.switch.take_over_port(id, port),
                 false => w.switch.add_port(id, port),

@@ -173,10 +173,10 @@ impl<P: Port> Switch<P> {
         self.flows.check(at, &self.fabric.program, known, effort)
     }
 
-    /// Whether something is left of control's answers or of an errand, for [`Switch::go_on`].
+    /// Whether something is left of control's answers or of an errand, or waits for copies, for [`Switch::go_on`].
     #[must_use]
     pub fn has_to_do(&self) -> bool {
-        !self.to_do.is_empty()
+        !self.to_do.is_empty() || !self.fabric.is_settled()
     }
 
     /// Figures of the whole switch.
@@ -200,6 +200,11 @@ impl<P: Port> Switch<P> {
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
         if self.patient_until != 0 && self.has_to_wait(id, now) {
             return false;
+        }
+        if !self.fabric.is_settled() {
+            self.fabric.settle();
+            // Copies of earlier batches: not this sender's.
+            self.begin_batches();
         }
         let Some(slot) = self.fabric.slot(id) else {
             return false;
@@ -231,6 +236,7 @@ impl<P: Port> Switch<P> {
         if let Some(slot) = self.fabric.slot(id) {
             slot.port.release(pair);
         }
+        self.fabric.note_unsettled(id);
         let copying = self.meter.lap();
         self.pay(id, Ticks { switching, copying });
         true
@@ -276,7 +282,7 @@ impl<P: Port> Switch<P> {
         self.decide(from, now, upcalls);
         self.fabric.execute_runs(&self.runs, &mut self.batch, from);
         self.fabric.flush();
-        self.fabric.settle(0);
+        self.fabric.pay(0);
         self.batch.clear();
     }
 
@@ -445,7 +451,7 @@ impl<P: Port> Switch<P> {
         }
         self.fabric.flush();
         let copying = self.meter.lap();
-        self.fabric.settle(copying);
+        self.fabric.pay(copying);
     }
 
     /// Drops what has waited too long for control, by name, and forgets flows that nobody uses.

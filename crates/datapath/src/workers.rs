@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use channel::keeping::Marks;
 use channel::supervision::Poll;
+use memory::engine::{Copier, Engines};
 use port::PortId;
 use port::counters::Counters;
 use sched::{Bells, Slot, View};
@@ -70,6 +71,14 @@ impl Workers {
             resting: Cell::new(false),
         };
         Ok((workers, notices))
+    }
+
+    /// Has long frames to and from all ports that are added from now on copied by an engine, once.
+    pub fn copy_by(&self, engines: &Arc<Engines>) {
+        for (number, worker) in self.handles.iter().enumerate() {
+            let copier = Copier::new(engines, number);
+            worker.call(move |w| w.switch.fabric.copier = Some(copier));
+        }
     }
 
     /// Has each worker mark whom it serves. The session thread has the first mark.

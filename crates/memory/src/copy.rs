@@ -3,6 +3,7 @@
 use std::ptr;
 
 use crate::Segment;
+use crate::engine::Copies;
 
 /// Bytes of a cache line.
 const LINE: u32 = 64;
@@ -265,10 +266,10 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Copies up to `len` bytes from another guest's memory to the next positions. Returns how many were
-    /// copied: fewer when either side ends.
+    /// Has up to `len` bytes of another guest's memory copied to the next positions. Returns how many: fewer when either
+    /// side ends.
     #[inline]
-    pub fn copy_from(&mut self, from: &mut Cursor<'_>, len: u32) -> u32 {
+    pub fn copy_from(&mut self, from: &mut Cursor<'_>, len: u32, engine: &mut impl Copies) -> u32 {
         let mut left = len;
         while left > 0 {
             let Some(room) = self.segments.first().map(|s| s.len - self.used) else {
@@ -281,7 +282,7 @@ impl<'a> Cursor<'a> {
                 break;
             };
             // SAFETY: both cursors' makers keep the pieces mapped; target is as long as source.
-            unsafe { copy_bytes(source.ptr, target.ptr, source.len as usize) };
+            unsafe { engine.copy(source.ptr, target.ptr, source.len as usize) };
             left -= source.len;
         }
         len - left

@@ -10,6 +10,7 @@
 
 pub mod copy;
 mod dirty;
+pub mod engine;
 mod mapping;
 mod region;
 mod sigbus;

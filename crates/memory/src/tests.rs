@@ -221,7 +221,7 @@ proptest! {
             let mut from = copy::Cursor::new(&source);
             prop_assert_eq!(from.skip(skip), skip);
             let len = bytes.len() as u32;
-            prop_assert_eq!(copy::Cursor::new(&target).copy_from(&mut from, len), len - skip);
+            prop_assert_eq!(copy::Cursor::new(&target).copy_from(&mut from, len, &mut crate::engine::Cpu), len - skip);
             let mut got = vec![0; bytes.len()];
             prop_assert_eq!(copy::Cursor::new(&target).read(&mut got), bytes.len());
             prop_assert_eq!(&got[..bytes.len() - skip as usize], &bytes[skip as usize..]);

@@ -170,12 +170,25 @@ pub trait Port {
 
     /// Makes what was delivered to `pair` visible and notifies the receiver when it wants that. `now` is in nanoseconds of the
     /// machine's monotonic clock. A notification may be put off: then the time is returned at which [`Port::notify`] is to be called, once
-    /// until it is.
+    /// until it is. What is still being copied follows: see [`Port::settle`].
     fn flush(&mut self, pair: u16, now: u64) -> Option<u64>;
 
     /// Notifies the receiver of what a [`Port::flush`] has put off, if it is due or can wait no more; else the time at which it is due.
     fn notify(&mut self, _pair: u16, _now: u64) -> Option<u64> {
         None
+    }
+
+    /// Whether nothing that was delivered or released waits for a copy. To be asked after [`Port::flush`] and
+    /// [`Port::release`].
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Makes visible what was copied meanwhile, and gives it back to its senders; as [`Port::is_settled`] afterwards.
+    /// To be called until it is, while no pair of any port is held. `late` is told of pairs whose receivers are to be
+    /// notified later, as [`Port::flush`] says it.
+    fn settle(&mut self, _now: u64, _late: &mut dyn FnMut(u16, u64)) -> bool {
+        true
     }
 
     /// Asks to be notified of new frames on `pair` (`true`), or not to be (`false`). Returns whether

@@ -1,8 +1,12 @@
 //! What the operator asks for: ports, segments, and changes to them.
 
+mod copying;
+
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::copying::CopyEngine;
 
 /// The segment of ports that name none. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
@@ -91,6 +95,9 @@ pub struct SwitchSpec {
     /// By what it knows what the processors of guests do.
     #[serde(default, skip_serializing_if = "GuestStates::is_auto")]
     pub guest_state: GuestStates,
+    /// What copies long frames.
+    #[serde(default, skip_serializing_if = "CopyEngine::is_cpu")]
+    pub copy_engine: CopyEngine,
 }
 
 impl Default for SwitchSpec {
@@ -101,6 +108,7 @@ impl Default for SwitchSpec {
             workers: Workers::default(),
             batching: BatchingSpec::default(),
             guest_state: GuestStates::default(),
+            copy_engine: CopyEngine::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use api::v1::{
-    BatchingSpec, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
+    BatchingSpec, CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
     UplinkDriver, WantedState, Workers,
 };
 use toml::Spanned;
@@ -12,7 +12,14 @@ use toml::de::{DeTable, DeValue};
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
-const SWITCH_KEYS: &[&str] = &["name", "poll", "workers", "batching", "guest_state"];
+const SWITCH_KEYS: &[&str] = &[
+    "name",
+    "poll",
+    "workers",
+    "batching",
+    "guest_state",
+    "copy_engine",
+];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
@@ -153,13 +160,16 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
         name: table.text("name", expect::NAME)?.unwrap_or(default.name),
         poll: table.word("poll", expect::POLL, POLLS)?.unwrap_or_default(),
         workers: table.workers()?,
-        guest_state: table
-            .word("guest_state", expect::GUEST_STATE, GUEST_STATES)?
-            .unwrap_or_default(),
         batching: match table.table("batching", expect::BATCHING)? {
             Some((inner, at)) => batching(inner, at, table.lines)?,
             None => default.batching,
         },
+        guest_state: table
+            .word("guest_state", expect::GUEST_STATE, GUEST_STATES)?
+            .unwrap_or_default(),
+        copy_engine: table
+            .word("copy_engine", expect::COPY_ENGINE, COPY_ENGINES)?
+            .unwrap_or_default(),
     })
 }
 
@@ -258,6 +268,12 @@ const GUEST_STATES: &[(&str, GuestStates)] = &[
     (GuestStates::Bpf.as_str(), GuestStates::Bpf),
     (GuestStates::Proc.as_str(), GuestStates::Proc),
     (GuestStates::Off.as_str(), GuestStates::Off),
+];
+const COPY_ENGINES: &[(&str, CopyEngine)] = &[
+    (CopyEngine::Cpu.as_str(), CopyEngine::Cpu),
+    (CopyEngine::Thread.as_str(), CopyEngine::Thread),
+    (CopyEngine::Dsa.as_str(), CopyEngine::Dsa),
+    (CopyEngine::Auto.as_str(), CopyEngine::Auto),
 ];
 const DRIVERS: &[(&str, UplinkDriver)] = &[
     (UplinkDriver::Auto.as_str(), UplinkDriver::Auto),

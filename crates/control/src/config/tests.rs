@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use api::v1::{
-    BatchingSpec, GuestStates, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers,
+    BatchingSpec, CopyEngine, GuestStates, Poll, PortSpec, Role, SegmentSpec, SwitchSpec,
+    WantedState, Workers,
 };
 
 use super::*;
@@ -46,6 +47,7 @@ fn the_documented_configuration_is_read() {
         poll = "always"
         workers = 4
         guest_state = "proc"
+        copy_engine = "thread"
         [switch.batching]
         enabled = false
         period_us = 50
@@ -96,6 +98,7 @@ fn the_documented_configuration_is_read() {
             threshold: 8,
         },
         guest_state: GuestStates::Proc,
+        copy_engine: CopyEngine::Thread,
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -168,7 +171,7 @@ fn keys() {
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
             "3: switch.colour: expected one of the keys name, poll, workers, batching, guest_state, \
-             found the unknown key \"colour\"",
+             copy_engine, found the unknown key \"colour\"",
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
@@ -218,6 +221,20 @@ fn the_switchs_own_keys() {
     ] {
         assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
     }
+    assert_eq!(switch("").copy_engine, CopyEngine::Cpu);
+    assert_eq!(
+        switch("copy_engine = \"auto\"").copy_engine,
+        CopyEngine::Auto
+    );
+    assert_eq!(
+        wrong("[switch]\ncopy_engine = \"dma\"\n"),
+        "2: switch.copy_engine: expected \"cpu\", \"thread\", \"dsa\" or \"auto\", found \"dma\""
+    );
+    assert_eq!(
+        wrong("[switch]\ncopy_engine = \"dsa\"\n"),
+        "2: switch.copy_engine: expected \"cpu\", \"thread\" or \"auto\", found \"dsa\", whose work queues serve \
+         only the process that opens them, which the switch may not"
+    );
     assert_eq!(switch("").batching, BatchingSpec::default());
     let batching = |key: &str, message: &str| {
         let text = format!("[switch.batching]\n{key}\n");

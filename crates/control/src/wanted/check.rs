@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    BatchingSpec, DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec,
-    WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind,
+    SegmentSpec, WantedState, Workers, parse_mac, valid_name,
 };
 
 use super::device::{device, place_of_interface};
@@ -43,6 +43,7 @@ pub(crate) mod expect {
     pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
     pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
     pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
+    pub(crate) const COPY_ENGINE: &str = "\"cpu\", \"thread\", \"dsa\" or \"auto\"";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -148,8 +149,22 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         number(at, count, &WORKERS, expect::WORKERS)?;
     }
     batching(&state.switch.batching)?;
+    copy_engine(state.switch.copy_engine)?;
     segments(&state.segments)?;
     ports(state, runtime_dir)
+}
+
+/// A work queue of DSA copies in the address space of the process that opened it, and of no other (Linux,
+/// `drivers/dma/idxd/cdev.c`), but the switch opens no paths: so there is none that it could use.
+fn copy_engine(engine: CopyEngine) -> Result<(), Invalid> {
+    match engine {
+        CopyEngine::Dsa => {
+            let expected = "\"cpu\", \"thread\" or \"auto\"";
+            let found = "\"dsa\", whose work queues serve only the process that opens them, which the switch may not";
+            Err(At(Place::Switch, "copy_engine").wrong(expected, found))
+        }
+        CopyEngine::Cpu | CopyEngine::Thread | CopyEngine::Auto => Ok(()),
+    }
 }
 
 fn batching(spec: &BatchingSpec) -> Result<(), Invalid> {

@@ -2,8 +2,9 @@
 
 use memory::Segment;
 use memory::copy::{Cursor, copy_bytes, prefetch_buffer, store_words};
+use memory::engine::{Copier, Copies, Cpu, LEAST, Tickets};
 use port::counters::Traffic;
-use port::{BATCH, DropReason, Outgoing, Piece};
+use port::{BATCH, DropReason, Outgoing, Piece, Pieces};
 use virtio::net;
 use virtio::queue::{Chain, Fill, Limit, Taken};
 
@@ -30,15 +31,12 @@ impl GuestQueue {
     }
 
     /// Copies frames with what their headers shall say into the next buffers, which were taken before, one frame
-    /// each; up to the first one that does not fit.
+    /// each; up to the first one that does not fit. Only where [`GuestQueue::at_once`] says so, or for small frames.
     #[inline(always)]
     pub(super) fn fill_each<'a>(
         &mut self,
         frames: impl Iterator<Item = (Words, Piece<'a>)>,
     ) -> Traffic {
-        if self.queue.memory().log().is_some() {
-            return Traffic::default();
-        }
         let mut copying = Copying {
             segments: &self.segments,
             frames,
@@ -54,10 +52,28 @@ impl GuestQueue {
         }
     }
 
-    /// Copies one frame into the next buffers.
+    /// As [`GuestQueue::fill_each`] where an engine copies long frames: none of them, and none at all behind one that
+    /// waits. Neither where what is written is logged.
+    #[inline(never)]
+    pub(super) fn fill_small(&mut self, frames: Pieces<'_>) -> Traffic {
+        if self.queue.memory().log().is_some() || !self.waiting.is_empty() {
+            return Traffic::default();
+        }
+        let small = frames.take_while(|frame| (frame.rest_len as usize) < LEAST);
+        self.fill_each(small.map(|frame| (header::PLAIN, frame)))
+    }
+
+    /// Copies one frame into the next buffers, or has it copied.
     #[inline(always)]
-    pub(super) fn fill(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
-        if let Some(rest) = frame.payload.in_one_piece() {
+    pub(super) fn fill(
+        &mut self,
+        frame: &Outgoing<'_>,
+        merge: bool,
+        copier: Option<&Copier>,
+    ) -> Result<(), DropReason> {
+        if self.at_once
+            && let Some(rest) = frame.payload.in_one_piece()
+        {
             let piece = Piece {
                 head: frame.headers,
                 rest,
@@ -74,7 +90,7 @@ impl GuestQueue {
             payload: &payload,
             ..*frame
         };
-        self.fill_pieces(&frame, merge)
+        self.fill_pieces(&frame, merge, copier)
     }
 
     /// Notes the bytes that were written to these chains, for a live migration.
@@ -89,7 +105,12 @@ impl GuestQueue {
 
     /// Copies a frame that is in pieces, or goes to pieces, or has no buffer yet.
     #[inline(never)]
-    fn fill_pieces(&mut self, frame: &Outgoing<'_>, merge: bool) -> Result<(), DropReason> {
+    fn fill_pieces(
+        &mut self,
+        frame: &Outgoing<'_>,
+        merge: bool,
+        copier: Option<&Copier>,
+    ) -> Result<(), DropReason> {
         let need = HEADER + frame.len();
         let count = self.reserve(need, merge)?;
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
@@ -98,8 +119,18 @@ impl GuestQueue {
         let (low, high) = header::encode(&frame.offload, count as u16);
         target.write_words(low, high);
         target.write(frame.headers);
-        target.copy_from(&mut frame.payload.cursor(), frame.payload.len());
-        self.commit(count, need);
+        let (mut payload, len) = (frame.payload.cursor(), frame.payload.len());
+        // What an engine will have written some time later could not be logged then: its place would be forgotten.
+        let copier = copier.filter(|_| self.queue.memory().log().is_none());
+        let tickets = if let Some(copier) = copier {
+            let mut copying = copier.frame();
+            target.copy_from(&mut payload, len, &mut copying);
+            copying.tickets()
+        } else {
+            target.copy_from(&mut payload, len, &mut Cpu);
+            Tickets::default()
+        };
+        self.commit(count, need, tickets);
         Ok(())
     }
 
@@ -166,20 +197,26 @@ impl GuestQueue {
         &self.segments[start as usize..end as usize]
     }
 
-    /// Stages the next `count` chains as used for `written` bytes in all.
-    fn commit(&mut self, count: usize, written: u32) {
+    /// Stages the next `count` chains as used for `written` bytes in all; once their copies are done, and those of all
+    /// before them.
+    fn commit(&mut self, count: usize, written: u32, tickets: Tickets) {
+        self.congestion.found(count);
         let chains = &self.chains[self.spent..self.spent + count];
+        if !tickets.is_empty() || !self.waiting.is_empty() {
+            self.waiting.push(chains, written, tickets);
+            self.spent += count;
+            return;
+        }
         if self.queue.memory().log().is_some() {
             self.log(chains, written);
         }
         self.queue.put_filled(chains, &mut Spread(written));
         self.spent += count;
-        self.congestion.found(count);
     }
 }
 
 /// Says how much of each chain a frame takes that was written to all of them; the bytes that are left.
-struct Spread(u32);
+pub(super) struct Spread(pub(super) u32);
 
 impl Spread {
     #[inline(always)]
@@ -236,7 +273,7 @@ unsafe fn write_frame(to: *mut u8, (low, high): Words, frame: &Piece<'_>) {
         let to = to.add(net::LEN);
         copy_bytes(frame.head.as_ptr(), to, head);
         if rest > 0 {
-            copy_bytes(frame.rest, to.add(head), rest);
+            Cpu.copy(frame.rest, to.add(head), rest);
         }
     }
 }

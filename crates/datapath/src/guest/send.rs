@@ -2,6 +2,7 @@
 
 use memory::Segment;
 use memory::copy::{load_words, prefetch};
+use memory::engine::Tickets;
 use port::{Batch, DropReason, MAX_FRAME, Offload, Whole};
 use virtio::features::Features;
 use virtio::queue::{Chain, Limit, Taken};
@@ -46,6 +47,16 @@ impl GuestQueue {
             }
             at += 1;
         }
+    }
+
+    /// Gives back everything that was leased, once these copies are done, and those of all that was leased before.
+    pub(super) fn end_leases_after(&mut self, copies: Tickets) {
+        if copies.is_empty() && self.waiting.is_empty() {
+            return self.end_leases();
+        }
+        self.waiting.push(&self.chains, 0, copies);
+        self.chains.clear();
+        self.publish_and_notify();
     }
 
     /// Gives back everything that was leased.

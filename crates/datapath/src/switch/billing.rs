@@ -51,7 +51,7 @@ impl<P: Port> Switch<P> {
     pub(super) fn pay(&mut self, from: PortId, measured: Ticks) {
         let mut ticks = self.meter.bill(measured, self.load);
         self.cost = ticks.switching + ticks.copying;
-        if self.fabric.settle(ticks.copying) {
+        if self.fabric.pay(ticks.copying) {
             ticks.copying = 0;
         }
         ticks.switching += std::mem::take(&mut ticks.copying);

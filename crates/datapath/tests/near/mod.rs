@@ -44,12 +44,21 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
 }
 
 /// A guest with `memory` bytes, its receive buffers offered.
+#[allow(dead_code)] // some tests bring their own port
 pub(crate) fn guest(options: NetOptions, memory: u64) -> (GuestRam, NetPair, GuestPort) {
+    guest_at(options, memory, GuestPort::new(None))
+}
+
+/// The same behind this port, which has no queues yet.
+pub(crate) fn guest_at(
+    options: NetOptions,
+    memory: u64,
+    mut port: GuestPort,
+) -> (GuestRam, NetPair, GuestPort) {
     let features = options.features;
     let ram = GuestRam::heap(&[RegionSpec::at(0x10_0000, memory)]);
     let mut nic = NetPair::new(&ram, options);
     nic.offer();
-    let mut port = GuestPort::new(None);
     for (index, driver) in [(0u16, &nic.rx), (1, &nic.tx)] {
         let negotiated = Features::from_bits_truncate(features);
         let mut queue = Lane::new(queue(&ram, driver, features));

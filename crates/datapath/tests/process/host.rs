@@ -17,7 +17,7 @@ use channel::keeping::{MARKS, SOCKET};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared::{self, Region};
-use channel::supervision::{Ask, SwitchSettings, Tell};
+use channel::supervision::{Ask, CopyEngine, SwitchSettings, Tell};
 use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, StationUse, SwitchFigures,
 };
@@ -151,11 +151,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A running switch without ports. It has several workers, for all that can go wrong between them; the
-    /// end-to-end tests run with one.
+    /// A running switch without ports. It has several workers and a copy engine, for all that can go wrong between
+    /// them; the end-to-end tests run with one worker and none.
     pub(crate) fn new() -> Self {
         Self::with_settings(SwitchSettings {
             workers: Some(3),
+            copy_engine: CopyEngine::Thread,
             ..SwitchSettings::default()
         })
     }

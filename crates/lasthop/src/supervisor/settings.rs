@@ -1,7 +1,7 @@
 //! The switch's table of the configuration, as the switch is told of it.
 
 use api::v1::{SwitchSpec, Workers};
-use channel::supervision::{Batching, Poll, SwitchSettings};
+use channel::supervision::{Batching, CopyEngine, Poll, SwitchSettings};
 
 /// What the switch is to know of its table in the configuration.
 pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
@@ -14,6 +14,13 @@ pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
             period_us: spec.batching.period_us.into(),
             threshold: spec.batching.threshold.into(),
         }),
+        copy_engine: match spec.copy_engine {
+            api::v1::CopyEngine::Thread => CopyEngine::Thread,
+            // DSA is refused before (`control::wanted`); so there is none that "auto" could find.
+            api::v1::CopyEngine::Cpu | api::v1::CopyEngine::Dsa | api::v1::CopyEngine::Auto => {
+                CopyEngine::Cpu
+            }
+        },
         successor: false,
         waits: false,
         workers: match spec.workers {

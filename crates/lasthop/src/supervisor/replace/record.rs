@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
-use channel::supervision::{Batching, Poll, SwitchSettings};
+use channel::supervision::{Batching, CopyEngine, Poll, SwitchSettings};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,7 @@ pub(in crate::supervisor) struct Record {
 struct Newer {
     blame: PassedBlame,
     batching: Option<Batching>,
+    copy_engine: CopyEngine,
     /// By the driver's place in the list.
     xdp: BTreeMap<u32, PassedXdp>,
 }
@@ -66,6 +67,9 @@ pub(in crate::supervisor) struct PassedSettings {
     /// Of [`Newer`].
     #[serde(skip)]
     batching: Option<Batching>,
+    /// Of [`Newer`].
+    #[serde(skip)]
+    copy_engine: CopyEngine,
 }
 
 impl From<SwitchSettings> for PassedSettings {
@@ -76,6 +80,7 @@ impl From<SwitchSettings> for PassedSettings {
             successor: settings.successor,
             waits: settings.waits,
             batching: settings.batching,
+            copy_engine: settings.copy_engine,
         }
     }
 }
@@ -86,6 +91,7 @@ impl From<PassedSettings> for SwitchSettings {
             poll: passed.poll,
             workers: passed.workers,
             batching: passed.batching,
+            copy_engine: passed.copy_engine,
             successor: passed.successor,
             waits: passed.waits,
         }
@@ -271,6 +277,7 @@ impl Record {
         record.version = version;
         record.deposits.blame = newer.blame;
         record.settings.batching = newer.batching;
+        record.settings.copy_engine = newer.copy_engine;
         for (place, xdp) in newer.xdp {
             let driver = record.drivers.get_mut(place as usize);
             let device = driver.and_then(|driver| driver.device.as_mut());
@@ -287,6 +294,7 @@ impl Record {
         Newer {
             blame: self.deposits.blame.clone(),
             batching: self.settings.batching,
+            copy_engine: self.settings.copy_engine,
             xdp: xdp.collect(),
         }
     }
@@ -309,6 +317,7 @@ mod tests {
                 period_us: 200,
                 threshold: 32,
             }),
+            copy_engine: CopyEngine::Thread,
             ..SwitchSettings::default()
         }
     }
@@ -360,9 +369,13 @@ mod tests {
                 _ => record.deposits.blame.clone(),
             };
             assert_eq!(read.deposits.blame, blame);
-            let known = SwitchSettings {
-                batching: settings().batching.filter(|_| version != OLDEST),
-                ..settings()
+            let known = match version {
+                OLDEST => SwitchSettings {
+                    batching: None,
+                    copy_engine: CopyEngine::Cpu,
+                    ..settings()
+                },
+                _ => settings(),
             };
             assert_eq!(SwitchSettings::from(read.settings), known);
             for len in 0..bytes.len() {
