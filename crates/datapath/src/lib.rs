@@ -15,6 +15,7 @@
 //! fabric    the ports, and delivery of frames to others
 //! late      receivers that are notified later
 //! lane      a queue that several workers use, one at a time
+//! idle      cores that idle help busy workers
 //! culprit   whom a thread serves, in case the process dies of it
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
@@ -32,6 +33,7 @@ mod fabric;
 pub mod flow_table;
 mod follow;
 pub mod guest;
+pub mod idle;
 pub mod keeper;
 pub mod lane;
 mod late;
