@@ -10,8 +10,8 @@ mod tests;
 
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role,
-    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, DEFAULT_SEGMENT, Enabled, NAME_MAX, Offload, Poll, PortKind, PortPatch, PortSpec,
+    Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
 pub use status::{

@@ -20,7 +20,7 @@ pub struct Format {
 pub type Formats = BTreeMap<String, Format>;
 
 /// The record by which a supervisor takes the place of another.
-pub const SUPERVISOR: u32 = 1;
+pub const SUPERVISOR: u32 = 2;
 
 /// Those of this build.
 #[must_use]

@@ -17,7 +17,7 @@ use port::counters::Traffic;
 use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
 use virtio::features::Features;
 use virtio::net;
-use virtio::queue::{Chain, Queue, QueueFault};
+use virtio::queue::{Chain, Limit, Queue, QueueFault};
 
 use self::kicks::Kicks;
 use crate::batching::{Activity, Nanos, Rules, Vcpus};
@@ -271,6 +271,28 @@ impl GuestPort {
         self.count_pairs();
     }
 
+    /// As [`Port::take`], within a limit. [`Port::release`] or [`GuestPort::put_back`] follows.
+    #[inline]
+    pub(crate) fn take_some(&mut self, pair: u16, batch: &mut Batch, limit: Limit) {
+        let features = self.features;
+        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
+            lane.hold();
+            if let Some(queue) = lane.held() {
+                queue.lease(features, batch, limit);
+            }
+        }
+    }
+
+    /// Ends all leases as if there had been none: what was taken will be taken again. Nobody looks at the batch any more.
+    pub(crate) fn put_back(&mut self, pair: u16) {
+        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lane.held() {
+                queue.untake_leases();
+            }
+            lane.let_go();
+        }
+    }
+
     /// Does something with the descriptor that a running queue's kicks come by.
     pub fn with_kick<R>(&mut self, index: u16, job: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.with_queue(index, |queue| job(queue.kick.as_fd()))
@@ -368,13 +390,7 @@ impl Port for GuestPort {
     }
 
     fn take(&mut self, pair: u16, batch: &mut Batch) {
-        let features = self.features;
-        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
-            lane.hold();
-            if let Some(queue) = lane.held() {
-                queue.lease(features, batch);
-            }
-        }
+        self.take_some(pair, batch, send::LIMIT);
     }
 
     fn release(&mut self, pair: u16) {

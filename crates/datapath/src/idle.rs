@@ -3,6 +3,19 @@
 //!
 //! ```text
 //! topology  which cores share a cache (read where paths can be opened)
+//! choice    which of them is to help (no clock, no threads)
+//! desk      where queue pairs are lent to a helper and come back
+//! boost     a helper that others wait for runs with ordinary priority
+//! system    the kernel's scheduler
+//! helper    a helper as others see it, and when it is asked
 //! ```
 
+pub(crate) mod boost;
+pub mod choice;
+pub(crate) mod desk;
+pub mod helper;
+mod sync;
+pub(crate) mod system;
+#[cfg(test)]
+mod tests;
 pub mod topology;

@@ -29,7 +29,7 @@ use crate::batching::Rules;
 use crate::culprit;
 use crate::guest::GuestPort;
 use crate::keeper::Deposits;
-use crate::worker::{Notice, Notices};
+use crate::worker::{Help, Notice, Notices};
 use crate::workers::Workers;
 use connections::unwatch;
 use errands::{OpenErrands, Progress};
@@ -86,8 +86,10 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     supervisor.set_nonblocking()?;
     culprit::name_on_death()?;
     memory::survive_truncation()?;
+    let help = Help::new(settings.offload, settings.cores);
+    let seed = random_seed()?;
     let (workers, notices) =
-        Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
+        Workers::start_with(settings.workers, settings.poll, &counters, seed, help)?;
     workers.set_marks(&marks);
     culprit::set_own(marks.of(0));
     // Each answers once it runs.
@@ -320,8 +322,11 @@ impl Process {
     }
 
     fn report_ports(&mut self) {
+        let (helpers, helped) = self.workers.help();
         let mut all = SwitchFigures {
             workers: self.workers.count() as u16,
+            helpers,
+            helped,
             ..SwitchFigures::default()
         };
         for one in self.workers.each(|w| w.switch.figures()) {
@@ -343,11 +348,13 @@ impl Process {
         let mtu = config.mtu;
         let known = self.kept.is_taking_over();
         let rules = self.rules;
-        self.workers.each(move |w| match known {
-            true => w
-                .switch
-                .take_over_port(id, GuestPort::new(mtu).with_rules(rules)),
-            false => w.switch.add_port(id, GuestPort::new(mtu).with_rules(rules)),
+        self.workers.each(move |w| {
+            let rules = if w.helps() { Rules::OFF } else { rules };
+            let port = GuestPort::new(mtu).with_rules(rules);
+            match known {
+                true => w.switch.take_over_port(id, port),
+                false => w.switch.add_port(id, port),
+            }
         });
         let kept = self.kept.claim(&config);
         let keeper = self.deposits.of(id);

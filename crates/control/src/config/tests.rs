@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use api::v1::{BatchingSpec, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState, Workers};
+use api::v1::{
+    BatchingSpec, Enabled, Offload, Poll, PortSpec, Role, SegmentSpec, SwitchSpec, WantedState,
+    Workers,
+};
 
 use super::*;
 
@@ -48,6 +51,12 @@ fn the_documented_configuration_is_read() {
         period_us = 50
         threshold = 8
 
+        [switch.offload]
+        enabled = true
+        mark = 16
+        hysteresis_us = 10
+        cores = [2, 3]
+
         [[segment]]            # an L2 broadcast domain
         name = "blue"
         vlan = 10
@@ -89,6 +98,12 @@ fn the_documented_configuration_is_read() {
             enabled: false,
             period_us: 50,
             threshold: 8,
+        },
+        offload: Offload {
+            enabled: Enabled::Yes,
+            mark: 16,
+            hysteresis_us: 10,
+            cores: vec![2, 3],
         },
     };
     assert_eq!(state.switch, switch);
@@ -159,7 +174,7 @@ fn keys() {
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
-            "3: switch.colour: expected one of the keys name, poll, workers, batching, \
+            "3: switch.colour: expected one of the keys name, poll, workers, batching, offload, \
              found the unknown key \"colour\"",
         ),
         (
@@ -207,6 +222,10 @@ fn the_switchs_own_keys() {
             "batching = 125",
             "2: switch.batching: expected the table [switch.batching], found 125".to_owned(),
         ),
+        (
+            "offload = true",
+            "2: switch.offload: expected the table [switch.offload], found true".to_owned(),
+        ),
     ] {
         assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
     }
@@ -228,6 +247,59 @@ fn the_switchs_own_keys() {
         "timer = 1",
         "timer: expected one of the keys enabled, period_us, threshold, found the unknown key \"timer\"",
     );
+}
+
+#[test]
+fn the_table_about_helpers() {
+    let offload = |line: &str| {
+        let state = read(&format!("[switch.offload]\n{line}\n")).unwrap();
+        state.switch.offload
+    };
+    assert_eq!(offload(""), Offload::default());
+    assert_eq!(offload("enabled = \"auto\"").enabled, Enabled::Auto);
+    assert_eq!(offload("enabled = false").enabled, Enabled::No);
+    for (line, message) in [
+        (
+            "enabled = 1",
+            "enabled: expected true, false or \"auto\", found 1",
+        ),
+        (
+            "enabled = \"yes\"",
+            "enabled: expected true, false or \"auto\", found \"yes\"",
+        ),
+        (
+            "mark = 0",
+            "mark: expected an integer from 1 to 1024, found 0",
+        ),
+        (
+            "mark = 1025",
+            "mark: expected an integer from 1 to 1024, found 1025",
+        ),
+        (
+            "hysteresis_us = 0",
+            "hysteresis_us: expected an integer from 1 to 1000, found 0",
+        ),
+        (
+            "cores = 1",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found 1",
+        ),
+        (
+            "cores = [0, -1]",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found -1",
+        ),
+        (
+            "cores = [4096]",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found 4096",
+        ),
+        (
+            "core = 1",
+            "core: expected one of the keys enabled, mark, hysteresis_us, cores, \
+             found the unknown key \"core\"",
+        ),
+    ] {
+        let text = format!("[switch.offload]\n{line}\n");
+        assert_eq!(wrong(&text), format!("2: switch.offload.{message}"));
+    }
 }
 
 #[test]

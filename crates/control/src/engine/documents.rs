@@ -201,6 +201,8 @@ impl Engine {
                 upcalls: self.upcall_count,
                 upcalls_dropped: self.upcall_drops(),
                 workers: figures.workers,
+                helpers: figures.helpers,
+                helped: figures.helped,
                 poll: wanted.switch.poll,
             },
             segments: wanted

@@ -9,7 +9,7 @@ use virtio::queue::{Chain, Limit, Taken};
 use super::{GuestFault, GuestQueue, HEADER, header};
 
 /// Bytes after which a batch is long enough: copying a batch of large frames takes time from others.
-const LIMIT: Limit = Limit {
+pub(super) const LIMIT: Limit = Limit {
     chains: BATCH,
     bytes: 256 << 10,
 };
@@ -19,7 +19,7 @@ const MIN_FRAME: u32 = 14;
 impl GuestQueue {
     /// Fills a batch, in two rounds: first all chains, so that the heads of all frames are on the way here from
     /// the guest's core together.
-    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch) {
+    pub(super) fn lease(&mut self, features: Features, batch: &mut Batch, limit: Limit) {
         if self.fault.is_some() {
             return;
         }
@@ -27,7 +27,7 @@ impl GuestQueue {
             segs: batch.segments_mut(),
             chains: &mut self.chains,
         };
-        if let Err(fault) = self.queue.take_all_readable(&mut taken, LIMIT, prefetch) {
+        if let Err(fault) = self.queue.take_all_readable(&mut taken, limit, prefetch) {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();
@@ -46,6 +46,12 @@ impl GuestQueue {
             }
             at += 1;
         }
+    }
+
+    /// Leaves all that was leased with the guest, as if it had never been taken.
+    pub(super) fn untake_leases(&mut self) {
+        self.queue.untake(&self.chains);
+        self.chains.clear();
     }
 
     /// Gives back everything that was leased.
