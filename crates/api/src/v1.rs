@@ -1,5 +1,6 @@
 //! Version 1 of the API: everything under `/v1/`.
 
+mod offload;
 mod problem;
 mod spec;
 mod stats;
@@ -8,10 +9,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, DEFAULT_SEGMENT, Enabled, NAME_MAX, Offload, Poll, PortKind, PortPatch, PortSpec,
-    Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, DEFAULT_SEGMENT, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role,
+    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic};
 pub use status::{

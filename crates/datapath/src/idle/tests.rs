@@ -1,9 +1,13 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use port::PortId;
 
+use super::boost::Boost;
 use super::desk::*;
-use super::helper::{Backoff, Hysteresis};
+use super::helper::{Backoff, Helper, Helpers, Hysteresis, depend_on};
+use super::system::Thread;
+use crate::worker::Help;
 
 const PORT: PortId = PortId(0xfff_ffff);
 
@@ -92,4 +96,48 @@ fn a_core_that_does_not_help_is_asked_less_and_less() {
     backoff.helped();
     backoff.failed(us(7));
     assert!(backoff.is_over(us(1007)));
+}
+
+/// A helper has a queue in the middle of a piece, and its core has something else to do. Whoever waits for the queue raises it: here
+/// the piece ends only then.
+#[test]
+fn who_waits_for_a_helper_raises_it() {
+    let core = super::topology::allowed()[0];
+    let lane = crate::lane::Lane::new(0);
+    let (reply, started) = std::sync::mpsc::sync_channel(1);
+    let mut there = lane.share();
+    let helper = std::thread::spawn(move || {
+        let thread = match Thread::current(core, true) {
+            Ok(thread) => thread,
+            // It may not come back from the lowest priority.
+            Err(error) => return assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        };
+        let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let helper = Arc::new(Helper {
+            core,
+            desk: Desk::new(),
+            boost: Boost::new(thread),
+            bell: Arc::new(bell),
+            frames: 0.into(),
+        });
+        assert!(helper.boost.settle() && !helper.boost.is_raised());
+        helper.desk.lend(PORT, 0).unwrap();
+        helper.desk.claim(0).unwrap();
+        there.hold();
+        reply.send(Arc::clone(&helper)).unwrap();
+        while !helper.boost.is_raised() {
+            std::hint::spin_loop();
+        }
+        there.with(|value| *value += 1);
+        there.let_go();
+        helper.desk.done(0, Next::Keep);
+        assert!(!helper.boost.settle(), "somebody wanted something");
+        assert!(helper.boost.settle());
+    });
+    if let Ok(known) = started.recv() {
+        depend_on(Arc::new(Helpers::new(vec![known], Help::none())));
+        let mut here = lane;
+        assert_eq!(here.with(|value| *value), 1);
+    }
+    helper.join().unwrap();
 }

@@ -15,7 +15,7 @@ use crate::idle::helper::{Backoff, Helper, Helpers, depend_on};
 use crate::idle::system::current_core;
 
 /// Rounds in a row in which at least two pairs had a long batch, before one is lent.
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 4;
 /// Time without a piece after which a helper is taken for one that does not run.
 const STALLED: Duration = Duration::from_micros(100);
 /// The same before its first piece: a core that sleeps deeply takes its time to wake up.
