@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::offload::Offload;
+
 /// The segment of ports that name none. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
 
@@ -91,6 +93,9 @@ pub struct SwitchSpec {
     /// By what it knows what the processors of guests do.
     #[serde(default, skip_serializing_if = "GuestStates::is_auto")]
     pub guest_state: GuestStates,
+    /// Whether idle cores help them.
+    #[serde(default, skip_serializing_if = "Offload::is_default")]
+    pub offload: Offload,
 }
 
 impl Default for SwitchSpec {
@@ -101,6 +106,7 @@ impl Default for SwitchSpec {
             workers: Workers::default(),
             batching: BatchingSpec::default(),
             guest_state: GuestStates::default(),
+            offload: Offload::default(),
         }
     }
 }
@@ -207,7 +213,7 @@ enum WorkersText {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Auto {
+pub(super) enum Auto {
     Auto,
 }
 

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    BatchingSpec, DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec,
+    BatchingSpec, DEFAULT_SEGMENT, Offload, PortKind, PortSpec, Problem, ProblemKind, SegmentSpec,
     WantedState, Workers, parse_mac, valid_name,
 };
 
@@ -21,6 +21,12 @@ const WORKERS: RangeInclusive<u16> = 1..=64;
 const PERIODS: RangeInclusive<u16> = 1..=10_000;
 /// Buffers that do not wait; a queue has 1024 as a rule.
 const THRESHOLDS: RangeInclusive<u16> = 1..=1024;
+/// Frames of a batch, and bytes of it in frames.
+const MARKS: RangeInclusive<u16> = 1..=1024;
+/// Microseconds.
+const HYSTERESES: RangeInclusive<u16> = 1..=1000;
+/// Numbers of cores.
+const CORES: RangeInclusive<u16> = 0..=4095;
 /// Queue pairs of one port.
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// Of one port.
@@ -43,6 +49,11 @@ pub(crate) mod expect {
     pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
     pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
     pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
+    pub(crate) const OFFLOAD: &str = "the table [switch.offload]";
+    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
+    pub(crate) const MARK: &str = "an integer from 1 to 1024";
+    pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
+    pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -69,6 +80,8 @@ pub enum Place {
     Switch,
     /// The switch's batching of notifications.
     Batching,
+    /// Its table about helpers.
+    Offload,
     /// The segment with this index.
     Segment(usize),
     /// The port with this index.
@@ -82,6 +95,7 @@ impl Place {
             Self::Top => return key.to_owned(),
             Self::Switch => "switch",
             Self::Batching => "switch.batching",
+            Self::Offload => "switch.offload",
             Self::Segment(_) => "segment",
             Self::Port(_) => "port",
         };
@@ -148,6 +162,7 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         number(at, count, &WORKERS, expect::WORKERS)?;
     }
     batching(&state.switch.batching)?;
+    offload(&state.switch.offload)?;
     segments(&state.segments)?;
     ports(state, runtime_dir)
 }
@@ -161,6 +176,23 @@ fn batching(spec: &BatchingSpec) -> Result<(), Invalid> {
         &THRESHOLDS,
         expect::THRESHOLD,
     )
+}
+
+fn offload(offload: &Offload) -> Result<(), Invalid> {
+    let at = |key| At(Place::Offload, key);
+    number(at("mark"), offload.mark, &MARKS, expect::MARK)?;
+    let hysteresis = at("hysteresis_us");
+    number(
+        hysteresis,
+        offload.hysteresis_us,
+        &HYSTERESES,
+        expect::HYSTERESIS,
+    )?;
+    let mut cores = offload.cores.iter();
+    match cores.find(|core| !CORES.contains(core)) {
+        Some(core) => Err(at("cores").wrong(expect::CORES, core.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// A key at a place, to blame.

@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
-use channel::supervision::{Batching, Poll, SwitchSettings};
+use channel::supervision::{Batching, Offload, Poll, SwitchSettings};
+use datapath::idle::topology;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,7 @@ pub(in crate::supervisor) struct Record {
 struct Newer {
     blame: PassedBlame,
     batching: Option<Batching>,
+    offload: Offload,
     /// By the driver's place in the list.
     xdp: BTreeMap<u32, PassedXdp>,
 }
@@ -66,6 +68,9 @@ pub(in crate::supervisor) struct PassedSettings {
     /// Of [`Newer`].
     #[serde(skip)]
     batching: Option<Batching>,
+    /// Of [`Newer`].
+    #[serde(skip)]
+    offload: Offload,
 }
 
 impl From<SwitchSettings> for PassedSettings {
@@ -76,6 +81,7 @@ impl From<SwitchSettings> for PassedSettings {
             successor: settings.successor,
             waits: settings.waits,
             batching: settings.batching,
+            offload: settings.offload,
         }
     }
 }
@@ -86,6 +92,9 @@ impl From<PassedSettings> for SwitchSettings {
             poll: passed.poll,
             workers: passed.workers,
             batching: passed.batching,
+            offload: passed.offload,
+            // Read anew: they may have changed since.
+            cores: topology::read(topology::SYSTEM.as_ref(), &topology::allowed()),
             successor: passed.successor,
             waits: passed.waits,
         }
@@ -271,6 +280,7 @@ impl Record {
         record.version = version;
         record.deposits.blame = newer.blame;
         record.settings.batching = newer.batching;
+        record.settings.offload = newer.offload;
         for (place, xdp) in newer.xdp {
             let driver = record.drivers.get_mut(place as usize);
             let device = driver.and_then(|driver| driver.device.as_mut());
@@ -287,6 +297,7 @@ impl Record {
         Newer {
             blame: self.deposits.blame.clone(),
             batching: self.settings.batching,
+            offload: self.settings.offload.clone(),
             xdp: xdp.collect(),
         }
     }
@@ -309,6 +320,12 @@ mod tests {
                 period_us: 200,
                 threshold: 32,
             }),
+            offload: Offload {
+                enabled: true,
+                mark: 7,
+                hysteresis_us: 20,
+                cores: vec![1, 3],
+            },
             ..SwitchSettings::default()
         }
     }
@@ -360,11 +377,14 @@ mod tests {
                 _ => record.deposits.blame.clone(),
             };
             assert_eq!(read.deposits.blame, blame);
-            let known = SwitchSettings {
-                batching: settings().batching.filter(|_| version != OLDEST),
-                ..settings()
-            };
-            assert_eq!(SwitchSettings::from(read.settings), known);
+            let mut known = settings();
+            if version == OLDEST {
+                (known.batching, known.offload) = (None, Offload::default());
+            }
+            let read = SwitchSettings::from(read.settings);
+            // As this machine has them.
+            known.cores.clone_from(&read.cores);
+            assert_eq!(read, known);
             for len in 0..bytes.len() {
                 assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len}");
             }
