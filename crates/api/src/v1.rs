@@ -1,5 +1,6 @@
 //! Version 1 of the API: everything under `/v1/`.
 
+mod offload;
 mod problem;
 mod spec;
 mod stats;
@@ -8,6 +9,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
     BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch,

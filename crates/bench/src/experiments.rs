@@ -10,6 +10,7 @@ pub(crate) mod ports;
 pub(crate) mod scaling;
 pub(crate) mod soak;
 pub(crate) mod throughput;
+pub(crate) mod wakeups;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -168,6 +168,11 @@ impl Peer {
         self.processes.iter().for_each(Process::thaw);
     }
 
+    /// The processes that it was started by.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::pid).collect()
+    }
+
     /// CPU time of all its processes.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let processes = self.processes.iter();

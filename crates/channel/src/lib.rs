@@ -13,6 +13,7 @@
 //! [`state::StateFile`] keeps the wanted state over a restart of control. Guest memory and HTTP are not
 //! known here.
 
+pub mod cores;
 pub mod driving;
 pub mod formats;
 pub mod keeping;

@@ -6,6 +6,7 @@
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::cores::CoreFacts;
 use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
 
 /// The environment variable with the number of a child's supervision descriptor.
@@ -176,8 +177,32 @@ pub struct Batching {
     pub threshold: u32,
 }
 
+/// Whether idle cores help the workers, and how.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Offload {
+    /// They do.
+    pub enabled: bool,
+    /// Load of a batch, in frames (and for long ones their bytes), from which on a queue pair counts as one with a backlog.
+    pub mark: u16,
+    /// How long a helper looks at a queue pair without frames before it gives it back, microseconds.
+    pub hysteresis_us: u16,
+    /// Cores with a helper; none: all that the switch may use.
+    pub cores: Vec<u16>,
+}
+
+impl Default for Offload {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            mark: 32,
+            hysteresis_us: 5,
+            cores: Vec::new(),
+        }
+    }
+}
+
 /// What the switch is told of the configuration; it holds for as long as the process lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchSettings {
     /// Whether workers may sleep.
     pub poll: Poll,
@@ -187,6 +212,10 @@ pub struct SwitchSettings {
     pub batching: Option<Batching>,
     /// What copies long frames.
     pub copy_engine: CopyEngine,
+    /// Whether idle cores help them.
+    pub offload: Offload,
+    /// The host's cores, which the switch cannot look up.
+    pub cores: Vec<CoreFacts>,
     /// There was a switch before this one: counters go on.
     pub successor: bool,
     /// It runs still. What it has kept comes with [`Tell::GoOn`]; until then no port takes or makes a connection.

@@ -166,6 +166,10 @@ pub struct SwitchFigures {
     pub parked: u64,
     /// Threads that forward.
     pub workers: u16,
+    /// Threads that help them while their cores idle.
+    pub helpers: u16,
+    /// Frames that those have served.
+    pub helped: u64,
 }
 
 impl SwitchFigures {

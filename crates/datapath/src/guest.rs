@@ -267,6 +267,16 @@ impl GuestPort {
         self.count_pairs();
     }
 
+    /// Ends all leases as if there had been none: what was taken will be taken again. Nobody looks at the batch any more.
+    pub(crate) fn put_back(&mut self, pair: u16) {
+        if let Some(Some(lane)) = self.queues.get_mut(from_guest(pair)) {
+            if let Some(queue) = lane.held() {
+                queue.untake_leases();
+            }
+            lane.let_go();
+        }
+    }
+
     /// Does something with the descriptor that a running queue's kicks come by.
     pub fn with_kick<R>(&mut self, index: u16, job: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         self.with_queue(index, |queue| job(queue.kick.as_fd()))

@@ -74,6 +74,8 @@ impl<T> Lane<T> {
                     return;
                 }
             }
+            // It may be a helper's whose core has something else to do.
+            crate::idle::helper::rescue();
             std::thread::yield_now();
         }
     }

@@ -16,6 +16,7 @@
 //! late      receivers that are notified later
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
+//! idle      cores that idle help busy workers
 //! culprit   whom a thread serves, in case the process dies of it
 //! watchdog  ringing a front end's eventfd without being held up by it
 //! guest     a port made of virtio queues
@@ -35,6 +36,7 @@ pub mod flow_table;
 mod follow;
 pub mod guest;
 pub mod guests;
+pub mod idle;
 pub mod keeper;
 pub mod lane;
 mod late;

@@ -114,6 +114,12 @@ impl Parking {
         self.shares.get(&port).is_none_or(fits)
     }
 
+    /// A number for a question behind which no frame waits.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
     /// Frames that wait now.
     #[must_use]
     pub fn len(&self) -> usize {

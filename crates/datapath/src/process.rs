@@ -30,7 +30,7 @@ use crate::batching::Rules;
 use crate::culprit;
 use crate::guest::GuestPort;
 use crate::keeper::Deposits;
-use crate::worker::{Notice, Notices};
+use crate::worker::{Help, Notice, Notices};
 use crate::workers::Workers;
 use connections::unwatch;
 use errands::{OpenErrands, Progress};
@@ -87,8 +87,10 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
     supervisor.set_nonblocking()?;
     culprit::name_on_death()?;
     memory::survive_truncation()?;
+    let help = Help::new(settings.offload, settings.cores);
+    let seed = random_seed()?;
     let (workers, notices) =
-        Workers::start(settings.workers, settings.poll, &counters, random_seed()?)?;
+        Workers::start_with(settings.workers, settings.poll, &counters, seed, help)?;
     workers.set_marks(&marks);
     culprit::set_own(marks.of(0));
     if settings.copy_engine == CopyEngine::Thread {
@@ -331,8 +333,11 @@ impl Process {
     }
 
     fn report_ports(&mut self) {
+        let (helpers, helped) = self.workers.help();
         let mut all = SwitchFigures {
             workers: self.workers.count() as u16,
+            helpers,
+            helped,
             ..SwitchFigures::default()
         };
         for one in self.workers.each(|w| w.switch.figures()) {
@@ -356,6 +361,7 @@ impl Process {
         let rules = self.rules;
         self.workers.each(move |w| {
             w.set_weight(id, weight);
+            let rules = if w.helps() { Rules::OFF } else { rules };
             let copier = w.switch.fabric.copier.clone();
             let port = GuestPort::new(mtu).with_rules(rules).copying_by(copier);
             match known {

@@ -13,6 +13,9 @@
 //! ```
 
 mod billing;
+mod guests;
+pub(crate) mod piece;
+mod waiting;
 
 use channel::records::Upcall;
 use channel::switching::{StationUse, SwitchFigures};
@@ -63,6 +66,8 @@ pub struct Switch<P> {
     batch: Batch,
     trains: Vec<Train>,
     runs: Vec<Run>,
+    /// Of the batch in hand, refused before they have a flow.
+    refused: Vec<DropReason>,
     figures: SwitchFigures,
     load: u64,
     meter: Meter,
@@ -87,6 +92,7 @@ impl<P: Port> Switch<P> {
             batch: Batch::new(),
             trains: Vec::with_capacity(BATCH),
             runs: Vec::with_capacity(BATCH),
+            refused: Vec::with_capacity(BATCH),
             figures: SwitchFigures::default(),
             load: 0,
             meter: Meter::reading(cycles::ticks),
@@ -206,20 +212,35 @@ impl<P: Port> Switch<P> {
             // Copies of earlier batches: not this sender's.
             self.begin_batches();
         }
+        self.prepare_batch();
         let Some(slot) = self.fabric.slot(id) else {
             return false;
         };
+        slot.port.take(pair, &mut self.batch);
+        if self.batch.is_untouched() {
+            slot.port.release(pair);
+            return false;
+        }
+        self.count_taken(id);
+        self.decide(id, now, upcalls);
+        self.carry_out(id, pair);
+        true
+    }
+
+    /// Empties the batch, for frames of which is looked at what any flow looks at.
+    #[inline]
+    fn prepare_batch(&mut self) {
         self.batch.clear();
         self.batch.set_depth(if self.flows.looks_above_ethernet() {
             CAP
         } else {
             SHALLOW
         });
-        slot.port.take(pair, &mut self.batch);
-        if self.batch.is_untouched() {
-            slot.port.release(pair);
-            return false;
-        }
+    }
+
+    /// Counts what was taken from a port.
+    #[inline]
+    fn count_taken(&mut self, id: PortId) {
         let taken = self.batch.taken();
         self.load = taken.packets + taken.bytes / BYTES_PER_LOAD;
         self.frames = taken.packets as usize;
@@ -227,7 +248,11 @@ impl<P: Port> Switch<P> {
         for (reason, frames) in self.batch.drops() {
             self.fabric.counters.add_drops(id, reason, frames);
         }
-        self.decide(id, now, upcalls);
+    }
+
+    /// Does what was decided with the batch, gives its sender the buffers back, and bills.
+    #[inline]
+    fn carry_out(&mut self, id: PortId, pair: u16) {
         let switching = self.meter.lap();
         self.fabric.expect(&self.runs);
         self.fabric.execute_runs(&self.runs, &mut self.batch, id);
@@ -239,30 +264,6 @@ impl<P: Port> Switch<P> {
         self.fabric.note_unsettled(id);
         let copying = self.meter.lap();
         self.pay(id, Ticks { switching, copying });
-        true
-    }
-
-    /// For so many milliseconds from `now` on, frames stay with their sender while too many others of its port wait
-    /// for control, instead of being dropped. So does a switch begin that takes over: it knows no flow yet, and a
-    /// sender that does nothing new is to lose nothing.
-    pub fn be_patient(&mut self, now: u64, for_ms: u64) {
-        self.patient_until = now + for_ms;
-        self.parking.take_whole_batches(true);
-    }
-
-    #[cold]
-    fn has_to_wait(&mut self, id: PortId, now: u64) -> bool {
-        if now < self.patient_until {
-            return !self.parking.has_room(id);
-        }
-        self.patient_until = 0;
-        self.parking.take_whole_batches(false);
-        false
-    }
-
-    /// Drops, by name, all that waits for control.
-    pub fn drop_parked(&mut self) {
-        self.expire(u64::MAX);
     }
 
     /// Switches a frame of our own as if `from` had sent it.
@@ -290,33 +291,48 @@ impl<P: Port> Switch<P> {
     /// side, so that their memory is waited for once.
     fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
         self.line_up(from);
-        for train in &mut self.trains {
-            train.probe = self.flows.approach(&train.key, train.probe);
-        }
-        self.runs.clear();
+        self.count_refused(from);
         for at in 0..self.trains.len() {
-            let train = &self.trains[at];
-            let frames = train.frames.clone();
-            let action = self.flows.lookup_prepared(&train.key, train.probe, now);
-            if let Some(action) = action {
-                self.flows.count_more(frames.len() as u64 - 1);
-                self.figures.hits += frames.len() as u64;
-                let tagged = train.key.vlan().is_some();
-                self.runs.push(Run {
-                    action,
-                    tagged,
-                    frames,
-                });
-            } else {
+            if !self.find(at, now) {
+                let frames = self.trains[at].frames.clone();
                 self.figures.misses += frames.len() as u64;
                 frames.for_each(|index| self.ask(index, from, now, upcalls));
             }
         }
     }
 
-    /// Puts the frames of the batch into trains, and drops those that are wrong.
+    /// Adds what is to be done with a train to the runs; `false` if there is no flow for it.
+    #[inline]
+    fn find(&mut self, at: usize, now: u64) -> bool {
+        let train = &self.trains[at];
+        let frames = train.frames.clone();
+        let Some(action) = self.flows.lookup_prepared(&train.key, train.probe, now) else {
+            return false;
+        };
+        self.flows.count_more(frames.len() as u64 - 1);
+        self.figures.hits += frames.len() as u64;
+        let tagged = train.key.vlan().is_some();
+        self.runs.push(Run {
+            action,
+            tagged,
+            frames,
+        });
+        true
+    }
+
+    /// Counts the frames that were wrong when they were lined up.
+    #[inline]
+    fn count_refused(&mut self, from: PortId) {
+        for reason in self.refused.drain(..) {
+            self.fabric.counters.add_drops(from, reason, 1);
+        }
+    }
+
+    /// Puts the frames of the batch into trains, those that are wrong aside, and gets their flows near.
     fn line_up(&mut self, from: PortId) {
         self.trains.clear();
+        self.runs.clear();
+        self.refused.clear();
         let shallow = !self.flows.looks_above_ethernet();
         let (mut index, count) = (0, self.batch.frames().len());
         while index < count {
@@ -325,7 +341,7 @@ impl<P: Port> Switch<P> {
             let key = match self.key_of(frames.start, from) {
                 Ok(key) => key,
                 Err(reason) => {
-                    self.fabric.counters.add_drops(from, reason, 1);
+                    self.refused.push(reason);
                     continue;
                 }
             };
@@ -341,6 +357,9 @@ impl<P: Port> Switch<P> {
                     self.trains.push(Train { key, probe, frames });
                 }
             }
+        }
+        for train in &mut self.trains {
+            train.probe = self.flows.approach(&train.key, train.probe);
         }
     }
 
@@ -452,46 +471,5 @@ impl<P: Port> Switch<P> {
         self.fabric.flush();
         let copying = self.meter.lap();
         self.fabric.pay(copying);
-    }
-
-    /// Drops what has waited too long for control, by name, and forgets flows that nobody uses.
-    pub fn expire(&mut self, now: u64) {
-        if now >= self.swept + SWEEP_MS {
-            self.swept = now;
-            self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
-        }
-        for waiting in self.parking.expire(now) {
-            self.fabric.counters.add_drops(
-                waiting.port(),
-                DropReason::UpcallTimeout,
-                waiting.frames.len() as u64,
-            );
-        }
-    }
-}
-
-impl Switch<crate::guest::GuestPort> {
-    /// Ports whose VMM took guest memory away, and whether all were seen: others may be busy with some.
-    pub fn ports_without_memory(&mut self) -> (Vec<PortId>, bool) {
-        let (mut lost, mut all) = (Vec::new(), true);
-        for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
-            match slot.as_mut().map(|slot| slot.port.lost_memory()) {
-                Some(Some(true)) => lost.push(PortId(id as u32)),
-                Some(None) => all = false,
-                Some(Some(false)) | None => {}
-            }
-        }
-        (lost, all)
-    }
-
-    /// Queues whose guests broke a rule since the last call: port, queue index, and how.
-    pub fn take_faults(&mut self) -> Vec<(PortId, u16, crate::guest::GuestFault)> {
-        let mut faults = Vec::new();
-        for (id, slot) in self.fabric.slots.iter_mut().enumerate() {
-            while let Some((queue, fault)) = slot.as_mut().and_then(|s| s.port.take_fault()) {
-                faults.push((PortId(id as u32), queue, fault));
-            }
-        }
-        faults
     }
 }

@@ -20,23 +20,23 @@ mod answers;
 mod fair;
 mod handle;
 mod held;
+mod helping;
+mod lending;
 mod rings;
 mod round;
 mod sleep;
+mod start;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, Sender as Outbox};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use channel::shared;
-use channel::supervision::Poll;
 use port::{Port, PortId};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::thread::set_current_timer_slack;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
@@ -45,13 +45,15 @@ use crate::guest::GuestPort;
 use crate::guests::{Guests, States};
 use crate::poll::{Next, Patience};
 use crate::switch::Switch;
-use crate::watchdog;
 use active::ActivePairs;
 use fair::Fair;
-use handle::{Job, bell, ring};
+use handle::{Job, ring};
 pub use handle::{Notice, Notices, WorkerHandle};
 use held::HeldPairs;
+pub use helping::Help;
+use lending::Lending;
 use rings::ControlRings;
+pub(crate) use start::spawn_all;
 
 /// Between two ticks while frames flow or wait.
 const TICK: Duration = Duration::from_millis(20);
@@ -73,9 +75,6 @@ const LOOK_AFTER_FOR_SLEEPERS: Duration = Duration::from_micros(40);
 const LOOK_AFTER_NOTHING: Duration = Duration::from_micros(10);
 /// Of so many sleeps one is measured: a system call before it and one after it.
 const SLEEPS_PER_MEASUREMENT: u32 = 16;
-
-/// How late a timer may be, nanoseconds; the system's own 50 us is much beside the time that guests wait.
-const TIMER_SLACK: u64 = 1000;
 
 const TOKEN_INBOX: u64 = u64::MAX;
 const TOKEN_ANSWERS: u64 = u64::MAX - 1;
@@ -100,6 +99,7 @@ pub struct Worker {
     pairs: usize,
     fair: Fair,
     gauge: Gauge,
+    lending: Lending,
     patience: Patience,
     sleeps: u32,
     epoll: OwnedFd,
@@ -120,89 +120,6 @@ fn nanos(time: Duration) -> u64 {
 
 fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
-}
-
-/// Starts a thread for each switch; `poll` says whether they may sleep. The first one hears control.
-///
-/// # Errors
-/// The system's refusal of a descriptor or a thread.
-pub fn spawn_all(
-    switches: Vec<Switch<GuestPort>>,
-    poll: Poll,
-) -> io::Result<(Vec<WorkerHandle>, Notices)> {
-    // One for all: they share queues, which remember times.
-    let started = Instant::now();
-    let (notices, notices_out) = mpsc::channel();
-    let notices_bell = bell()?;
-    let receiver = Notices::new(notices_out, notices_bell.clone());
-    let upcalls = Arc::default();
-    let mut handles = Vec::new();
-    for switch in switches {
-        let notify = (notices.clone(), notices_bell.clone());
-        handles.push(spawn(
-            switch,
-            (poll, started),
-            Arc::clone(&upcalls),
-            notify,
-        )?);
-    }
-    if handles.len() > 1 {
-        for (number, worker) in handles.iter().enumerate() {
-            let all = handles.clone();
-            worker.call(move |w| (w.number, w.all) = (number, all));
-        }
-    }
-    Ok((handles, receiver))
-}
-
-fn spawn(
-    switch: Switch<GuestPort>,
-    (poll, now): (Poll, Instant),
-    upcalls: Arc<Mutex<Option<shared::Sender>>>,
-    (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
-) -> io::Result<WorkerHandle> {
-    let (jobs, inbox) = mpsc::channel();
-    let inbox_bell = bell()?;
-    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    let token = EventData::new_u64(TOKEN_INBOX);
-    epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;
-    let handle = WorkerHandle::new(jobs, inbox_bell.clone());
-    let mut worker = Worker {
-        switch,
-        guests: Guests::default(),
-        control: ControlRings::asking_by(upcalls),
-        number: 0,
-        all: Vec::new(),
-        loads: BTreeMap::new(),
-        active: ActivePairs::default(),
-        held: HeldPairs::default(),
-        pairs: 0,
-        fair: Fair::default(),
-        gauge: Gauge::start(),
-        patience: Patience::new(poll),
-        sleeps: 0,
-        epoll,
-        inbox,
-        inbox_bell,
-        notices,
-        notices_bell,
-        started: now,
-        last_tick: now,
-        last_ask: now,
-        lost_mappings: 0,
-    };
-    std::thread::Builder::new()
-        .name("worker".into())
-        .spawn(move || {
-            if let Err(error) = watchdog::guard_this_thread() {
-                tracing::error!("no watchdog: {error}");
-            }
-            if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
-                tracing::warn!("notifications may be late: {error}");
-            }
-            while worker.pass() {}
-        })?;
-    Ok(handle)
 }
 
 impl Worker {
@@ -289,6 +206,7 @@ impl Worker {
 
     /// Serves a port's queue pair no more.
     pub fn leave_pair(&mut self, port: PortId, pair: u16) {
+        self.take_back_pair(port, pair);
         let epoll = &self.epoll;
         if let Some(guest) = self.switch.port_mut(port) {
             let _ = guest.with_kick(2 * pair + 1, |kick| epoll::delete(epoll, kick));
@@ -326,9 +244,9 @@ impl Worker {
         ring(&self.notices_bell);
     }
 
-    /// Looks at a pair from now on without being asked; `true` if that is new.
+    /// Looks at a pair from now on without being asked; `true` if that is new. Not at one that a helper has.
     fn activate(&mut self, port: PortId, pair: u16) -> bool {
-        let new = self.active.add(port, pair);
+        let new = !self.lending.has((port, pair)) && self.active.add(port, pair);
         if new && let Some(guest) = self.switch.port_mut(port) {
             guest.arm(pair, false);
         }
@@ -372,6 +290,10 @@ impl Worker {
                 self.patience.found_frames(now);
                 rounds += 1;
             } else if self.active.is_empty() || self.patience.found_nothing(now) == Next::Sleep {
+                self.take_back_all();
+                if self.patience.is_endless() {
+                    return;
+                }
                 return self.ask_for_kicks();
             } else {
                 // Who writes the rings keeps their lines meanwhile, and gets the core if it waits for that.
@@ -384,7 +306,9 @@ impl Worker {
             }
             now = self.started.elapsed();
             let limit = match found {
-                true if self.active.len() < self.pairs => LOOK_AFTER_FOR_SLEEPERS,
+                true if self.active.len() + self.lending.count() < self.pairs => {
+                    LOOK_AFTER_FOR_SLEEPERS
+                }
                 true => LOOK_AFTER,
                 false => LOOK_AFTER_NOTHING,
             };

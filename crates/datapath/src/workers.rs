@@ -21,9 +21,10 @@ use virtio::features::Features;
 
 use crate::guest::{GuestPort, GuestQueue};
 use crate::guests::States;
+use crate::idle::helper::Helpers;
 use crate::lane::Lane;
 use crate::switch::Switch;
-use crate::worker::{self, Notices, Worker, WorkerHandle};
+use crate::worker::{self, Help, Notices, Worker, WorkerHandle};
 
 /// Most workers that are started when nobody says how many: forwarding is rarely worth more cores.
 const AUTO_MAX: u16 = 8;
@@ -36,7 +37,10 @@ pub type Pair = (PortId, u16);
 /// See the module.
 #[derive(Debug)]
 pub struct Workers {
+    /// Those that are home to pairs, then helpers.
     handles: Vec<WorkerHandle>,
+    homes_among: usize,
+    helpers: Arc<Helpers>,
     homes: RefCell<BTreeMap<Pair, usize>>,
     /// Nobody serves any pair now.
     resting: Cell<bool>,
@@ -62,11 +66,28 @@ impl Workers {
         counters: &Counters,
         seed: u64,
     ) -> io::Result<(Self, Notices)> {
+        Self::start_with(count, poll, counters, seed, Help::none())
+    }
+
+    /// The same with helpers on idle cores.
+    ///
+    /// # Errors
+    /// As [`Workers::start`]. A helper that cannot be had is logged.
+    pub fn start_with(
+        count: Option<u16>,
+        poll: Poll,
+        counters: &Counters,
+        seed: u64,
+        help: Help,
+    ) -> io::Result<(Self, Notices)> {
         let count = usize::from(count.unwrap_or_else(automatic));
-        let switches = (0..count).map(|n| Switch::numbered(counters.clone(), seed, n as u8));
-        let (handles, notices) = worker::spawn_all(switches.collect(), poll)?;
+        let switch = |n: usize| Switch::numbered(counters.clone(), seed, n as u8);
+        let spawned = worker::spawn_all((0..count).map(switch).collect(), poll, help, switch)?;
+        let (handles, helpers, notices) = spawned;
         let workers = Self {
             handles,
+            homes_among: count,
+            helpers,
             homes: RefCell::default(),
             resting: Cell::new(false),
         };
@@ -95,10 +116,22 @@ impl Workers {
         }
     }
 
-    /// How many there are.
+    /// How many there are that are home to pairs.
     #[must_use]
     pub fn count(&self) -> usize {
+        self.homes_among
+    }
+
+    /// How many there are with helpers.
+    #[must_use]
+    pub fn threads(&self) -> usize {
         self.handles.len()
+    }
+
+    /// How many helpers there are, and the frames that they have served.
+    #[must_use]
+    pub fn help(&self) -> (u16, u64) {
+        (self.helpers.list.len() as u16, self.helpers.frames())
     }
 
     /// Runs a job on one worker between two passes.
@@ -226,7 +259,8 @@ impl Workers {
     /// equal. To be called at equal intervals.
     pub fn balance(&self) {
         let loads = self.each(Worker::take_loads);
-        if let Some(Move { pair, from, to }) = plan(&loads)
+        let loads = &loads[..self.count()];
+        if let Some(Move { pair, from, to }) = plan(loads)
             // It may have been stopped and started since its load was counted.
             && self.homes.borrow().get(&pair) == Some(&from)
         {

@@ -3,6 +3,8 @@
 
 #[path = "straight/held.rs"]
 mod held;
+#[path = "straight/helping.rs"]
+mod helping;
 #[path = "straight/moving.rs"]
 mod moving;
 mod near;

@@ -6,7 +6,7 @@
 //! | capabilities | none in any set, none to be had again (`no_new_privs`) | - |
 //! | namespaces | empty network, IPC and UTS namespaces | without `CAP_SYS_ADMIN` |
 //! | files | Landlock without a single rule: no path can be opened | a kernel without Landlock |
-//! | limits | no core file, no locked memory, no higher priority: [`CLOSED_TO_ALL`] | - |
+//! | limits | no core file, no locked memory, no priority above that of every thread: [`CLOSED_TO_ALL`] | - |
 //! | system calls | a list, each with its reason: [`filter`] | - |
 //!
 //! What cannot be had for want of rights or of a newer kernel is logged; everything else that fails is an error, which
@@ -28,6 +28,9 @@ const CONTROL: u32 = DRIVERS - 2;
 /// "nobody": where ids are mapped to a smaller range, as in a container.
 const NOBODY: u32 = 65534;
 
+/// The priority of every ordinary thread, as a limit (getrlimit(2)). The switch's helpers, which take the lowest one while they have
+/// nothing to do for others, come back to it; none of its threads gets above it.
+const ORDINARY: u64 = 20;
 /// What no process needs that was started by the supervisor.
 const CLOSED_TO_ALL: [Resource; 4] = [
     Resource::Core,
@@ -66,6 +69,9 @@ impl Process {
 /// What should always be possible is not.
 pub fn drop_rights(process: Process) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
+    if process == Process::Switch {
+        allow_ordinary_priority();
+    }
     if rustix::process::geteuid().is_root() {
         leave_namespaces();
         if let Err(error) = change_identity(process) {
@@ -81,11 +87,30 @@ pub fn drop_rights(process: Process) -> io::Result<()> {
     };
     rustix::thread::set_capabilities(None, none)?;
     for resource in CLOSED_TO_ALL {
-        limit(resource, 0)?;
+        let most = match (process, resource) {
+            (Process::Switch, Resource::Nice) => ORDINARY,
+            _ => 0,
+        };
+        limit(resource, most)?;
     }
     // Another identity clears it. If the supervisor died meanwhile, its end of the link is closed.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(())
+}
+
+/// Raises the limit to [`ORDINARY`] where this process may: without that, or a service manager that did, there are no helpers.
+fn allow_ordinary_priority() {
+    let now = getrlimit(Resource::Nice).maximum;
+    if now.is_some_and(|now| now < ORDINARY) {
+        let most = Some(ORDINARY);
+        let new = Rlimit {
+            current: most,
+            maximum: most,
+        };
+        if let Err(error) = setrlimit(Resource::Nice, new) {
+            tracing::debug!("no limit of the priority that helpers need: {error}");
+        }
+    }
 }
 
 /// Lowers both limits of a resource (getrlimit(2), in its units); what is lower already stays.

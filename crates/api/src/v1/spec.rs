@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::copying::CopyEngine;
+use super::offload::Offload;
 
 /// The segment of ports that name none. It always exists.
 pub const DEFAULT_SEGMENT: &str = "default";
@@ -98,6 +99,9 @@ pub struct SwitchSpec {
     /// What copies long frames.
     #[serde(default, skip_serializing_if = "CopyEngine::is_cpu")]
     pub copy_engine: CopyEngine,
+    /// Whether idle cores help them.
+    #[serde(default, skip_serializing_if = "Offload::is_default")]
+    pub offload: Offload,
 }
 
 impl Default for SwitchSpec {
@@ -109,6 +113,7 @@ impl Default for SwitchSpec {
             batching: BatchingSpec::default(),
             guest_state: GuestStates::default(),
             copy_engine: CopyEngine::default(),
+            offload: Offload::default(),
         }
     }
 }
@@ -215,7 +220,7 @@ enum WorkersText {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Auto {
+pub(super) enum Auto {
     Auto,
 }
 

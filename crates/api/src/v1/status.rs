@@ -81,6 +81,12 @@ pub struct SwitchStatus {
     pub upcalls_dropped: u64,
     /// Threads that forward.
     pub workers: u16,
+    /// Threads that help them while their cores idle.
+    #[serde(default)]
+    pub helpers: u16,
+    /// Frames that those have served, since the switch started.
+    #[serde(default)]
+    pub helped: u64,
     /// Whether they sleep when there are no frames.
     pub poll: Poll,
     /// By what it knows what the processors of guests do.

@@ -26,6 +26,11 @@ pub(crate) struct Sharing {
 
 impl Sharing {
     pub(crate) fn new(plan: &Plan, peer: &Peer) -> Self {
+        Self::on(peer, plan.cores)
+    }
+
+    /// The same on these cores.
+    pub(crate) fn on(peer: &Peer, cores: [usize; 2]) -> Self {
         let pairs = peer.sockets().chunks_exact(2);
         let one = |sockets: &[std::path::PathBuf]| LeanConfig {
             sockets: sockets.to_vec(),
@@ -38,7 +43,7 @@ impl Sharing {
         }
         Self {
             configs,
-            cores: plan.cores,
+            cores,
             clients: Vec::new(),
         }
     }

@@ -47,6 +47,17 @@ pub(crate) fn with_workers(plan: &Plan, workers: u32) -> Result<Peer> {
     Ok(running.into_peer(4, Vec::new()))
 }
 
+/// Two pairs of ports, a worker, and a helper on a core if one is named.
+pub(crate) fn with_helpers(plan: &Plan, core: Option<usize>) -> Result<Peer> {
+    let offload = match core {
+        Some(core) => format!("enabled = true\ncores = [{core}]\n"),
+        None => "enabled = false\n".to_owned(),
+    };
+    let text = configuration(&format!("\n[switch.offload]\n{offload}"), 4);
+    let running = Lasthop::with(plan, &plan.cores, &text)?;
+    Ok(running.into_peer(4, Vec::new()))
+}
+
 /// The part of `lasthop stats --json` that counts here.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Stats {

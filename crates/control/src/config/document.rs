@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use api::v1::{
-    BatchingSpec, CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
-    UplinkDriver, WantedState, Workers,
+    BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortKind, PortSpec, Role,
+    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -19,8 +19,10 @@ const SWITCH_KEYS: &[&str] = &[
     "batching",
     "guest_state",
     "copy_engine",
+    "offload",
 ];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
+const OFFLOAD_KEYS: &[&str] = &["enabled", "mark", "hysteresis_us", "cores"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name",
@@ -140,6 +142,14 @@ fn misshapen(value: &Spanned<DeValue<'_>>, key: &str, expected: &str) -> Fault {
     }
 }
 
+/// A number, unless it is far out of every range.
+fn small(value: &Spanned<DeValue<'_>>) -> Option<u16> {
+    match value.get_ref() {
+        DeValue::Integer(text) => u16::from_str_radix(text.as_str(), text.radix()).ok(),
+        _ => None,
+    }
+}
+
 /// A value in words.
 fn describe(value: &DeValue<'_>) -> String {
     match value {
@@ -170,6 +180,10 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
         copy_engine: table
             .word("copy_engine", expect::COPY_ENGINE, COPY_ENGINES)?
             .unwrap_or_default(),
+        offload: match table.table("offload", expect::OFFLOAD)? {
+            Some((inner, at)) => offload(inner, at, table.lines)?,
+            None => default.offload,
+        },
     })
 }
 
@@ -186,6 +200,19 @@ fn batching(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<Batchin
         threshold: table
             .number("threshold", expect::THRESHOLD)?
             .unwrap_or(default.threshold),
+    })
+}
+
+fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<Offload, Fault> {
+    let mut table = Table::open(table, at, Place::Offload, OFFLOAD_KEYS, lines)?;
+    let default = Offload::default();
+    Ok(Offload {
+        enabled: table.enabled()?,
+        mark: table.number("mark", expect::MARK)?.unwrap_or(default.mark),
+        hysteresis_us: table
+            .number("hysteresis_us", expect::HYSTERESIS)?
+            .unwrap_or(default.hysteresis_us),
+        cores: table.numbers("cores", expect::CORES)?,
     })
 }
 
@@ -393,13 +420,35 @@ impl<'t, 'i> Table<'t, 'i> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
-        let number = match value.get_ref() {
-            DeValue::Integer(text) => u16::from_str_radix(text.as_str(), text.radix()).ok(),
-            _ => None,
-        };
-        match number {
+        match small(value) {
             Some(number) => Ok(Some(number)),
             None => Err(self.wrong(value, key, expected)),
+        }
+    }
+
+    /// A list of numbers; none if the key is not there.
+    fn numbers(&mut self, key: &'static str, expected: &str) -> Result<Vec<u16>, Fault> {
+        let Some(value) = self.value(key) else {
+            return Ok(Vec::new());
+        };
+        let DeValue::Array(array) = value.get_ref() else {
+            return Err(self.wrong(value, key, expected));
+        };
+        let number = |item| small(item).ok_or_else(|| self.wrong(item, key, expected));
+        array.iter().map(number).collect()
+    }
+
+    /// Whether helpers are wanted, or the word that leaves it to the switch.
+    fn enabled(&mut self) -> Result<Enabled, Fault> {
+        const KEY: &str = "enabled";
+        let Some(value) = self.value(KEY) else {
+            return Ok(Enabled::default());
+        };
+        match value.get_ref() {
+            DeValue::Boolean(true) => Ok(Enabled::Yes),
+            DeValue::Boolean(false) => Ok(Enabled::No),
+            DeValue::String(text) if text == "auto" => Ok(Enabled::Auto),
+            _ => Err(self.wrong(value, KEY, expect::ENABLED)),
         }
     }
 

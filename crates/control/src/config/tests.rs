@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use api::v1::{
-    BatchingSpec, CopyEngine, GuestStates, Poll, PortSpec, Role, SegmentSpec, SwitchSpec,
-    WantedState, Workers,
+    BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortSpec, Role, SegmentSpec,
+    SwitchSpec, WantedState, Workers,
 };
 
 use super::*;
@@ -47,11 +47,17 @@ fn the_documented_configuration_is_read() {
         poll = "always"
         workers = 4
         guest_state = "proc"
-        copy_engine = "thread"
+        copy_engine = "auto"
         [switch.batching]
         enabled = false
         period_us = 50
         threshold = 8
+
+        [switch.offload]
+        enabled = true
+        mark = 16
+        hysteresis_us = 10
+        cores = [2, 3]
 
         [[segment]]            # an L2 broadcast domain
         name = "blue"
@@ -98,7 +104,13 @@ fn the_documented_configuration_is_read() {
             threshold: 8,
         },
         guest_state: GuestStates::Proc,
-        copy_engine: CopyEngine::Thread,
+        copy_engine: CopyEngine::Auto,
+        offload: Offload {
+            enabled: Enabled::Yes,
+            mark: 16,
+            hysteresis_us: 10,
+            cores: vec![2, 3],
+        },
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -171,7 +183,7 @@ fn keys() {
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
             "3: switch.colour: expected one of the keys name, poll, workers, batching, guest_state, \
-             copy_engine, found the unknown key \"colour\"",
+             copy_engine, offload, found the unknown key \"colour\"",
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
@@ -218,6 +230,10 @@ fn the_switchs_own_keys() {
             "batching = 125",
             "2: switch.batching: expected the table [switch.batching], found 125".to_owned(),
         ),
+        (
+            "offload = true",
+            "2: switch.offload: expected the table [switch.offload], found true".to_owned(),
+        ),
     ] {
         assert_eq!(wrong(&format!("[switch]\n{line}\n")), message);
     }
@@ -225,6 +241,10 @@ fn the_switchs_own_keys() {
     assert_eq!(
         switch("copy_engine = \"auto\"").copy_engine,
         CopyEngine::Auto
+    );
+    assert_eq!(
+        wrong("[switch]\ncopy_engine = \"thread\"\noffload = { enabled = true }\n"),
+        "3: switch.offload.enabled: expected false or \"auto\" where copy_engine is \"thread\", found true"
     );
     assert_eq!(
         wrong("[switch]\ncopy_engine = \"dma\"\n"),
@@ -253,6 +273,59 @@ fn the_switchs_own_keys() {
         "timer = 1",
         "timer: expected one of the keys enabled, period_us, threshold, found the unknown key \"timer\"",
     );
+}
+
+#[test]
+fn the_table_about_helpers() {
+    let offload = |line: &str| {
+        let state = read(&format!("[switch.offload]\n{line}\n")).unwrap();
+        state.switch.offload
+    };
+    assert_eq!(offload(""), Offload::default());
+    assert_eq!(offload("enabled = \"auto\"").enabled, Enabled::Auto);
+    assert_eq!(offload("enabled = false").enabled, Enabled::No);
+    for (line, message) in [
+        (
+            "enabled = 1",
+            "enabled: expected true, false or \"auto\", found 1",
+        ),
+        (
+            "enabled = \"yes\"",
+            "enabled: expected true, false or \"auto\", found \"yes\"",
+        ),
+        (
+            "mark = 0",
+            "mark: expected an integer from 1 to 1024, found 0",
+        ),
+        (
+            "mark = 1025",
+            "mark: expected an integer from 1 to 1024, found 1025",
+        ),
+        (
+            "hysteresis_us = 0",
+            "hysteresis_us: expected an integer from 1 to 1000, found 0",
+        ),
+        (
+            "cores = 1",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found 1",
+        ),
+        (
+            "cores = [0, -1]",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found -1",
+        ),
+        (
+            "cores = [4096]",
+            "cores: expected an array of numbers of cores, each from 0 to 4095, found 4096",
+        ),
+        (
+            "core = 1",
+            "core: expected one of the keys enabled, mark, hysteresis_us, cores, \
+             found the unknown key \"core\"",
+        ),
+    ] {
+        let text = format!("[switch.offload]\n{line}\n");
+        assert_eq!(wrong(&text), format!("2: switch.offload.{message}"));
+    }
 }
 
 #[test]

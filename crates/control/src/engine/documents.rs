@@ -228,6 +228,8 @@ impl Engine {
                 upcalls: self.upcall_count,
                 upcalls_dropped: self.upcall_drops(),
                 workers: figures.workers,
+                helpers: figures.helpers,
+                helped: figures.helped,
                 poll: wanted.switch.poll,
                 guest_state: guests::status(&watched),
             },

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, PortKind, PortSpec, Problem, ProblemKind,
-    SegmentSpec, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, Enabled, Offload, PortKind, PortSpec, Problem,
+    ProblemKind, SegmentSpec, SwitchSpec, WantedState, Workers, parse_mac, valid_name,
 };
 
 use super::device::{device, place_of_interface};
@@ -21,6 +21,12 @@ const WORKERS: RangeInclusive<u16> = 1..=64;
 const PERIODS: RangeInclusive<u16> = 1..=10_000;
 /// Buffers that do not wait; a queue has 1024 as a rule.
 const THRESHOLDS: RangeInclusive<u16> = 1..=1024;
+/// Frames of a batch, and bytes of it in frames.
+const MARKS: RangeInclusive<u16> = 1..=1024;
+/// Microseconds.
+const HYSTERESES: RangeInclusive<u16> = 1..=1000;
+/// Numbers of cores.
+const CORES: RangeInclusive<u16> = 0..=4095;
 /// Queue pairs of one port.
 const QUEUES: RangeInclusive<u16> = 1..=64;
 /// Of one port.
@@ -44,6 +50,11 @@ pub(crate) mod expect {
     pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
     pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
     pub(crate) const COPY_ENGINE: &str = "\"cpu\", \"thread\", \"dsa\" or \"auto\"";
+    pub(crate) const OFFLOAD: &str = "the table [switch.offload]";
+    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
+    pub(crate) const MARK: &str = "an integer from 1 to 1024";
+    pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
+    pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -70,6 +81,8 @@ pub enum Place {
     Switch,
     /// The switch's batching of notifications.
     Batching,
+    /// Its table about helpers.
+    Offload,
     /// The segment with this index.
     Segment(usize),
     /// The port with this index.
@@ -83,6 +96,7 @@ impl Place {
             Self::Top => return key.to_owned(),
             Self::Switch => "switch",
             Self::Batching => "switch.batching",
+            Self::Offload => "switch.offload",
             Self::Segment(_) => "segment",
             Self::Port(_) => "port",
         };
@@ -150,6 +164,8 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     }
     batching(&state.switch.batching)?;
     copy_engine(state.switch.copy_engine)?;
+    offload(&state.switch.offload)?;
+    one_helps(&state.switch)?;
     segments(&state.segments)?;
     ports(state, runtime_dir)
 }
@@ -176,6 +192,35 @@ fn batching(spec: &BatchingSpec) -> Result<(), Invalid> {
         &THRESHOLDS,
         expect::THRESHOLD,
     )
+}
+
+/// Helpers copy by themselves: what is open at another engine when one loses its core would wait with it.
+fn one_helps(switch: &SwitchSpec) -> Result<(), Invalid> {
+    let both = switch.copy_engine == CopyEngine::Thread && switch.offload.enabled == Enabled::Yes;
+    match both {
+        true => Err(At(Place::Offload, "enabled").wrong(
+            "false or \"auto\" where copy_engine is \"thread\"",
+            "true".to_owned(),
+        )),
+        false => Ok(()),
+    }
+}
+
+fn offload(offload: &Offload) -> Result<(), Invalid> {
+    let at = |key| At(Place::Offload, key);
+    number(at("mark"), offload.mark, &MARKS, expect::MARK)?;
+    let hysteresis = at("hysteresis_us");
+    number(
+        hysteresis,
+        offload.hysteresis_us,
+        &HYSTERESES,
+        expect::HYSTERESIS,
+    )?;
+    let mut cores = offload.cores.iter();
+    match cores.find(|core| !CORES.contains(core)) {
+        Some(core) => Err(at("cores").wrong(expect::CORES, core.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// A key at a place, to blame.

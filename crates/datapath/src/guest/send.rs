@@ -59,6 +59,12 @@ impl GuestQueue {
         self.publish_and_notify();
     }
 
+    /// Leaves all that was leased with the guest, as if it had never been taken.
+    pub(super) fn untake_leases(&mut self) {
+        self.queue.untake(&self.chains);
+        self.chains.clear();
+    }
+
     /// Gives back everything that was leased.
     pub(super) fn end_leases(&mut self) {
         self.queue.put_read(&self.chains);

@@ -82,7 +82,7 @@ impl Process {
         let order = Open {
             number: Some(number),
             leaving,
-            left: self.workers.count(),
+            left: self.workers.threads(),
             stations: HashMap::new(),
         };
         open.insert(ticket, order);

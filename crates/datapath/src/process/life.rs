@@ -21,7 +21,7 @@ impl Process {
             // Workers have nothing to do, and are not heard.
             return self.show_life();
         }
-        self.life.waiting = self.workers.count();
+        self.life.waiting = self.workers.threads();
         self.workers.ask_for_life();
     }
 

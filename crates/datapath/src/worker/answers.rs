@@ -32,7 +32,7 @@ impl Worker {
     }
 
     /// Does a piece of what is left. `true` when answers have nothing to wait for.
-    fn go_on(&mut self) -> bool {
+    pub(super) fn go_on(&mut self) -> bool {
         let caught_up = self.switch.go_on(self.now());
         for errand in self.switch.take_finished() {
             self.tell(Notice::Finished(errand));

@@ -13,6 +13,7 @@ use super::Worker;
 use crate::culprit;
 use crate::errand::Finished;
 use crate::guest::GuestFault;
+use crate::idle::helper::Helper;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
@@ -21,11 +22,25 @@ pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 pub struct WorkerHandle {
     jobs: Outbox<Job>,
     bell: Arc<OwnedFd>,
+    /// It runs when its core idles, unless somebody wants something.
+    helper: Option<Arc<Helper>>,
 }
 
 impl WorkerHandle {
     pub(super) fn new(jobs: Outbox<Job>, bell: Arc<OwnedFd>) -> Self {
-        Self { jobs, bell }
+        Self {
+            jobs,
+            bell,
+            helper: None,
+        }
+    }
+
+    /// The same, of a helper.
+    pub(super) fn of_helper(self, helper: Arc<Helper>) -> Self {
+        Self {
+            helper: Some(helper),
+            ..self
+        }
     }
 
     /// Runs `job` on the worker between two passes; returns its result.
@@ -63,6 +78,9 @@ impl WorkerHandle {
             job(worker);
         };
         self.jobs.send(Box::new(job)).expect("the worker runs");
+        if let Some(helper) = &self.helper {
+            helper.boost.raise(None);
+        }
         ring(&self.bell);
     }
 }

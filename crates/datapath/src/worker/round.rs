@@ -14,9 +14,9 @@ impl Worker {
     }
 
     /// Serves every active pair once whose turn it is. `false` when none had a frame.
-    pub(super) fn serve_active(&mut self, now: Duration) -> bool {
-        self.switch.set_clock(nanos(now));
-        let now = millis(now);
+    pub(super) fn serve_active(&mut self, time: Duration) -> bool {
+        self.switch.set_clock(nanos(time));
+        let now = millis(time);
         let alone = self.active.len() <= 1;
         let (mut at, mut found) = (0, false);
         self.switch.begin_batches();
@@ -27,6 +27,7 @@ impl Worker {
                 Turn::Served => {
                     found = true;
                     self.active.had_frames(at);
+                    self.note_batch(port, pair);
                     if let Some(load) = self.loads.get_mut(&(port, pair)) {
                         *load += self.switch.last_load();
                     }
@@ -47,6 +48,7 @@ impl Worker {
             self.active.end_round();
         }
         self.switch.notify_late();
+        self.lend_or_take_back(time);
         self.fair.end_round() || found
     }
 }

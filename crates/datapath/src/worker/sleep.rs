@@ -110,7 +110,7 @@ impl Worker {
     }
 
     /// Waits for events at most so long, for ever without a limit, and does what they ask for.
-    fn follow_events(&mut self, limit: Option<Duration>) {
+    pub(super) fn follow_events(&mut self, limit: Option<Duration>) {
         let timeout = limit.map(|t| Timespec {
             tv_sec: t.as_secs() as i64,
             tv_nsec: i64::from(t.subsec_nanos()),

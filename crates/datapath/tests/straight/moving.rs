@@ -19,8 +19,8 @@ use wire::flow::{FlowKey, FlowMask};
 pub(crate) const TO: PortId = PortId(1);
 pub(crate) const SENDERS: [PortId; 2] = [PortId(0), PortId(2)];
 const MOVES: usize = 300;
-const BURST: usize = 20;
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const BURST: usize = 20;
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) fn attach(workers: &Workers, port: PortId, features: u64) -> (GuestRam, NetPair) {
     attach_as(workers, port, features, || GuestPort::new(None))
@@ -46,6 +46,11 @@ pub(crate) fn attach_as(
 }
 
 pub(crate) fn everything_to_one_port(workers: &Workers) {
+    everything_to_one_port_on(workers, 0..workers.threads());
+}
+
+/// The same, known to some threads only.
+pub(crate) fn everything_to_one_port_on(workers: &Workers, threads: std::ops::Range<usize>) {
     for from in SENDERS {
         let answer = Answer::Install {
             upcall: None,
@@ -58,11 +63,14 @@ pub(crate) fn everything_to_one_port(workers: &Workers) {
             segment: None,
             learned: false,
         };
-        workers.each(move |w| w.switch.answer(answer.clone(), 0));
+        for thread in threads.clone() {
+            let answer = answer.clone();
+            workers.on(thread, move |w| w.switch.answer(answer, 0));
+        }
     }
 }
 
-fn frame(sender: usize, n: usize) -> Vec<u8> {
+pub(crate) fn frame(sender: usize, n: usize) -> Vec<u8> {
     let mut frame = vec![0; 64];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 1, sender as u8, 0x88, 0xb5]);
     frame[14..22].copy_from_slice(&(n as u64).to_be_bytes());

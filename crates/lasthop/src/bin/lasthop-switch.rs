@@ -39,6 +39,9 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_splice, "their way to the front end"),
     call(libc::SYS_getsockopt, "what kind of socket a front end has sent"),
     call(libc::SYS_setsockopt, "room for messages"),
+    call(libc::SYS_sched_setscheduler, "helpers take the lowest priority, and the ordinary one while others wait"),
+    call(libc::SYS_sched_setaffinity, "who waits for one has it on its own core"),
+    call(libc::SYS_getcpu, "which that is, where the vDSO does not say"),
 ];
 
 fn main() -> std::process::ExitCode {

@@ -55,8 +55,16 @@ fn switch(switch: &SwitchStatus) -> String {
         true => "connected to control",
         false => "not connected to control",
     };
+    let helpers = match switch.helpers {
+        0 => String::new(),
+        some => format!(
+            ", {} that served {}",
+            several(some.into(), "helper"),
+            several(switch.helped, "frame")
+        ),
+    };
     format!(
-        "switch {connected}, {}, {} ({} dropped), epoch {}, {}, {} poll\n{}",
+        "switch {connected}, {}, {} ({} dropped), epoch {}, {}{helpers}, {} poll\n{}",
         several(switch.flows, "flow"),
         several(switch.upcalls, "upcall"),
         count(switch.upcalls_dropped),

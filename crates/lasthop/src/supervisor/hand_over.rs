@@ -169,7 +169,7 @@ impl Supervisor {
         let settings = SwitchSettings {
             successor: true,
             waits: true,
-            ..self.settings
+            ..self.settings.clone()
         };
         let fds = [self.counters.as_fd(), self.marks.as_fd()];
         switch.tell(&Tell::StartSwitch(settings), &fds)

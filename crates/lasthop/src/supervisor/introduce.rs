@@ -15,7 +15,7 @@ impl Supervisor {
     /// # Errors
     /// It does not listen.
     pub(super) fn introduce_switch(&mut self) -> io::Result<()> {
-        let start = Tell::StartSwitch(self.settings);
+        let start = Tell::StartSwitch(self.settings.clone());
         let fds = [self.counters.as_fd(), self.marks.as_fd()];
         self.switch.tell(&start, &fds)?;
         self.deposits.pack();

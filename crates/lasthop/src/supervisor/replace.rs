@@ -66,7 +66,7 @@ impl Supervisor {
             state: giving.give(self.state.as_fd()),
             counters: giving.give(self.counters.as_fd()),
             marks: giving.give(self.marks.as_fd()),
-            settings: self.settings.into(),
+            settings: self.settings.clone().into(),
             control: self.control.pass(giving),
             switch: self.switch.pass(giving),
             deposits: self.deposits.pass(giving),

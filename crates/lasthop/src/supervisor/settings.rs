@@ -1,11 +1,28 @@
 //! The switch's table of the configuration, as the switch is told of it.
 
-use api::v1::{SwitchSpec, Workers};
-use channel::supervision::{Batching, CopyEngine, Poll, SwitchSettings};
+use api::v1::{Enabled, SwitchSpec, Workers};
+use channel::supervision::{Batching, CopyEngine, Offload, Poll, SwitchSettings};
+use datapath::idle::topology;
+
+/// What `enabled = "auto"` comes to where there are several cores; docs/SCHEDULING.md says why.
+const AUTO: bool = false;
 
 /// What the switch is to know of its table in the configuration.
 pub(super) fn of(spec: &SwitchSpec) -> SwitchSettings {
+    // The switch opens no paths, and so cannot look for itself.
+    let allowed = topology::allowed();
     SwitchSettings {
+        cores: topology::read(topology::SYSTEM.as_ref(), &allowed),
+        offload: Offload {
+            enabled: match spec.offload.enabled {
+                Enabled::Yes => true,
+                Enabled::No => false,
+                Enabled::Auto => AUTO && allowed.len() > 1,
+            },
+            mark: spec.offload.mark,
+            hysteresis_us: spec.offload.hysteresis_us,
+            cores: spec.offload.cores.clone(),
+        },
         poll: match spec.poll {
             api::v1::Poll::Adaptive => Poll::Adaptive,
             api::v1::Poll::Always => Poll::Always,

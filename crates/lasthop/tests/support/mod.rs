@@ -209,6 +209,8 @@ impl Engine {
                 upcalls: 40,
                 upcalls_dropped: 0,
                 workers: 1,
+                helpers: 0,
+                helped: 0,
                 poll: self.wanted.switch.poll,
                 guest_state: GuestStateStatus {
                     by: GuestStates::Proc,

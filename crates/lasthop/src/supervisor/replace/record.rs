@@ -9,7 +9,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
-use channel::supervision::{Batching, CopyEngine, Poll, SwitchSettings};
+use channel::supervision::{Batching, CopyEngine, Offload, Poll, SwitchSettings};
+use datapath::idle::topology;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,7 @@ struct Newer {
     blame: PassedBlame,
     batching: Option<Batching>,
     copy_engine: CopyEngine,
+    offload: Offload,
     /// By the driver's place in the list.
     xdp: BTreeMap<u32, PassedXdp>,
 }
@@ -70,6 +72,8 @@ pub(in crate::supervisor) struct PassedSettings {
     /// Of [`Newer`].
     #[serde(skip)]
     copy_engine: CopyEngine,
+    #[serde(skip)]
+    offload: Offload,
 }
 
 impl From<SwitchSettings> for PassedSettings {
@@ -81,6 +85,7 @@ impl From<SwitchSettings> for PassedSettings {
             waits: settings.waits,
             batching: settings.batching,
             copy_engine: settings.copy_engine,
+            offload: settings.offload,
         }
     }
 }
@@ -92,6 +97,9 @@ impl From<PassedSettings> for SwitchSettings {
             workers: passed.workers,
             batching: passed.batching,
             copy_engine: passed.copy_engine,
+            offload: passed.offload,
+            // Read anew: they may have changed since.
+            cores: topology::read(topology::SYSTEM.as_ref(), &topology::allowed()),
             successor: passed.successor,
             waits: passed.waits,
         }
@@ -278,6 +286,7 @@ impl Record {
         record.deposits.blame = newer.blame;
         record.settings.batching = newer.batching;
         record.settings.copy_engine = newer.copy_engine;
+        record.settings.offload = newer.offload;
         for (place, xdp) in newer.xdp {
             let driver = record.drivers.get_mut(place as usize);
             let device = driver.and_then(|driver| driver.device.as_mut());
@@ -295,6 +304,7 @@ impl Record {
             blame: self.deposits.blame.clone(),
             batching: self.settings.batching,
             copy_engine: self.settings.copy_engine,
+            offload: self.settings.offload.clone(),
             xdp: xdp.collect(),
         }
     }
@@ -318,6 +328,12 @@ mod tests {
                 threshold: 32,
             }),
             copy_engine: CopyEngine::Thread,
+            offload: Offload {
+                enabled: true,
+                mark: 7,
+                hysteresis_us: 20,
+                cores: vec![1, 3],
+            },
             ..SwitchSettings::default()
         }
     }
@@ -369,15 +385,15 @@ mod tests {
                 _ => record.deposits.blame.clone(),
             };
             assert_eq!(read.deposits.blame, blame);
-            let known = match version {
-                OLDEST => SwitchSettings {
-                    batching: None,
-                    copy_engine: CopyEngine::Cpu,
-                    ..settings()
-                },
-                _ => settings(),
-            };
-            assert_eq!(SwitchSettings::from(read.settings), known);
+            let mut known = settings();
+            if version == OLDEST {
+                (known.batching, known.offload) = (None, Offload::default());
+                known.copy_engine = CopyEngine::Cpu;
+            }
+            let read = SwitchSettings::from(read.settings);
+            // As this machine has them.
+            known.cores.clone_from(&read.cores);
+            assert_eq!(read, known);
             for len in 0..bytes.len() {
                 assert!(Record::from_bytes(&bytes[..len]).is_err(), "{len}");
             }

@@ -1,0 +1,7 @@
+//! Atomics and locks of what is modelled with loom, which brings its own under the same names (`tests/idle_loom.rs`).
+
+pub(super) use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+};
+pub(super) use std::thread::yield_now;

@@ -1,0 +1,125 @@
+//! Starting workers and their helpers.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Sender as Outbox};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use channel::shared;
+use channel::supervision::Poll;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::thread::set_current_timer_slack;
+
+use super::active::ActivePairs;
+use super::fair::Fair;
+use super::handle::{Notice, Notices, WorkerHandle, bell};
+use super::held::HeldPairs;
+use super::helping::Help;
+use super::lending::Lending;
+use super::rings::ControlRings;
+use super::{TOKEN_INBOX, Worker};
+use crate::cycles::Gauge;
+use crate::guest::GuestPort;
+use crate::guests::Guests;
+use crate::idle::helper::Helpers;
+use crate::poll::Patience;
+use crate::switch::Switch;
+use crate::watchdog;
+
+/// How late a timer may be, nanoseconds; the system's own 50 us is much beside the time that guests wait.
+const TIMER_SLACK: u64 = 1000;
+
+/// Starts a thread for each switch; `poll` says whether they may sleep. The first one hears control. Beside them helpers are
+/// started, as `help` says, with what `switch` makes; their handles come last.
+///
+/// # Errors
+/// The system's refusal of a descriptor or a thread.
+pub(crate) fn spawn_all(
+    switches: Vec<Switch<GuestPort>>,
+    poll: Poll,
+    help: Help,
+    switch: impl Fn(usize) -> Switch<GuestPort>,
+) -> io::Result<(Vec<WorkerHandle>, Arc<Helpers>, Notices)> {
+    // One for all: they share queues, which remember times.
+    let started = Instant::now();
+    let (notices, notices_out) = mpsc::channel();
+    let notices_bell = bell()?;
+    let receiver = Notices::new(notices_out, notices_bell.clone());
+    let upcalls = Arc::default();
+    let worker = |switch| {
+        let notify = (notices.clone(), notices_bell.clone());
+        prepare(switch, (poll, started), Arc::clone(&upcalls), notify)
+    };
+    let mut handles = Vec::new();
+    for switch in switches {
+        let (worker, handle) = worker(switch)?;
+        handles.push(spawn(worker, handle)?);
+    }
+    let helpers = help.start(&mut handles, |number| worker(switch(number)))?;
+    if handles.len() > 1 {
+        for (number, worker) in handles.iter().enumerate() {
+            let all = handles.clone();
+            worker.call(move |w| (w.number, w.all) = (number, all));
+        }
+    }
+    Ok((handles, helpers, receiver))
+}
+
+/// A worker that nobody runs yet.
+fn prepare(
+    switch: Switch<GuestPort>,
+    (poll, now): (Poll, Instant),
+    upcalls: Arc<Mutex<Option<shared::Sender>>>,
+    (notices, notices_bell): (Outbox<Notice>, Arc<OwnedFd>),
+) -> io::Result<(Worker, WorkerHandle)> {
+    let (jobs, inbox) = mpsc::channel();
+    let inbox_bell = bell()?;
+    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+    let token = EventData::new_u64(TOKEN_INBOX);
+    epoll::add(&epoll, &*inbox_bell, token, EventFlags::IN)?;
+    let handle = WorkerHandle::new(jobs, inbox_bell.clone());
+    let worker = Worker {
+        switch,
+        guests: Guests::default(),
+        control: ControlRings::asking_by(upcalls),
+        number: 0,
+        all: Vec::new(),
+        loads: BTreeMap::new(),
+        active: ActivePairs::default(),
+        held: HeldPairs::default(),
+        pairs: 0,
+        fair: Fair::default(),
+        gauge: Gauge::start(),
+        lending: Lending::default(),
+        patience: Patience::new(poll),
+        sleeps: 0,
+        epoll,
+        inbox,
+        inbox_bell,
+        notices,
+        notices_bell,
+        started: now,
+        last_tick: now,
+        last_ask: now,
+        lost_mappings: 0,
+    };
+    Ok((worker, handle))
+}
+
+fn spawn(mut worker: Worker, handle: WorkerHandle) -> io::Result<WorkerHandle> {
+    std::thread::Builder::new()
+        .name("worker".into())
+        .spawn(move || {
+            if let Err(error) = watchdog::guard_this_thread() {
+                tracing::error!("no watchdog: {error}");
+            }
+            if let Err(error) = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK)) {
+                tracing::warn!("notifications may be late: {error}");
+            }
+            while worker.pass() {}
+        })?;
+    Ok(handle)
+}
