@@ -302,7 +302,7 @@ impl<P: Port> Switch<P> {
     }
 
     /// Adds what is to be done with a train to the runs; `false` if there is no flow for it.
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, at: usize, now: u64) -> bool {
         let train = &self.trains[at];
         let frames = train.frames.clone();
@@ -341,7 +341,7 @@ impl<P: Port> Switch<P> {
             let key = match self.key_of(frames.start, from) {
                 Ok(key) => key,
                 Err(reason) => {
-                    self.refused.push(reason);
+                    self.refuse(reason);
                     continue;
                 }
             };
@@ -363,8 +363,13 @@ impl<P: Port> Switch<P> {
         }
     }
 
+    #[cold]
+    fn refuse(&mut self, reason: DropReason) {
+        self.refused.push(reason);
+    }
+
     /// The flow key of a frame. Headers are parsed as far as anybody looks at them.
-    #[inline]
+    #[inline(always)]
     fn key_of(&mut self, index: usize, from: PortId) -> Result<FlowKey, DropReason> {
         let len = self.batch.frames()[index].len();
         let shallow = !self.flows.looks_above_ethernet();

@@ -1,14 +1,17 @@
 //! The shape of the document: which tables, which keys, which types; and where each value stands.
 
+mod within;
+
 use std::collections::HashMap;
 
 use api::v1::{
-    BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortKind, PortSpec, Role,
-    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers,
+    CopyEngine, Enabled, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
+    UplinkDriver, WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use self::within::{batching, offload};
 use crate::wanted::{Place, expect, quoted};
 
 const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
@@ -184,35 +187,6 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
             Some((inner, at)) => offload(inner, at, table.lines)?,
             None => default.offload,
         },
-    })
-}
-
-fn batching(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<BatchingSpec, Fault> {
-    let mut table = Table::open(table, at, Place::Batching, BATCHING_KEYS, lines)?;
-    let default = BatchingSpec::default();
-    Ok(BatchingSpec {
-        enabled: table
-            .flag("enabled", expect::SWITCH_ON)?
-            .unwrap_or(default.enabled),
-        period_us: table
-            .number("period_us", expect::PERIOD)?
-            .unwrap_or(default.period_us),
-        threshold: table
-            .number("threshold", expect::THRESHOLD)?
-            .unwrap_or(default.threshold),
-    })
-}
-
-fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<Offload, Fault> {
-    let mut table = Table::open(table, at, Place::Offload, OFFLOAD_KEYS, lines)?;
-    let default = Offload::default();
-    Ok(Offload {
-        enabled: table.enabled()?,
-        mark: table.number("mark", expect::MARK)?.unwrap_or(default.mark),
-        hysteresis_us: table
-            .number("hysteresis_us", expect::HYSTERESIS)?
-            .unwrap_or(default.hysteresis_us),
-        cores: table.numbers("cores", expect::CORES)?,
     })
 }
 

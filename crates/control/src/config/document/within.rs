@@ -1,0 +1,40 @@
+//! The tables within the table of the switch.
+
+use api::v1::{BatchingSpec, Offload};
+use toml::de::DeTable;
+
+use super::{BATCHING_KEYS, Fault, Lines, OFFLOAD_KEYS, Table};
+use crate::wanted::{Place, expect};
+
+pub(super) fn batching(
+    table: &DeTable<'_>,
+    at: usize,
+    lines: &mut Lines,
+) -> Result<BatchingSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Batching, BATCHING_KEYS, lines)?;
+    let default = BatchingSpec::default();
+    Ok(BatchingSpec {
+        enabled: table
+            .flag("enabled", expect::SWITCH_ON)?
+            .unwrap_or(default.enabled),
+        period_us: table
+            .number("period_us", expect::PERIOD)?
+            .unwrap_or(default.period_us),
+        threshold: table
+            .number("threshold", expect::THRESHOLD)?
+            .unwrap_or(default.threshold),
+    })
+}
+
+pub(super) fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<Offload, Fault> {
+    let mut table = Table::open(table, at, Place::Offload, OFFLOAD_KEYS, lines)?;
+    let default = Offload::default();
+    Ok(Offload {
+        enabled: table.enabled()?,
+        mark: table.number("mark", expect::MARK)?.unwrap_or(default.mark),
+        hysteresis_us: table
+            .number("hysteresis_us", expect::HYSTERESIS)?
+            .unwrap_or(default.hysteresis_us),
+        cores: table.numbers("cores", expect::CORES)?,
+    })
+}
