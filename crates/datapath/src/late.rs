@@ -23,15 +23,17 @@ impl<P: Port> Switch<P> {
 }
 
 impl Switch<GuestPort> {
-    /// Has a bell rung when one of the guests blocks that are to be notified later.
-    pub(crate) fn listen_late(&mut self) {
+    /// Has a bell rung when one of the guests blocks that are to be notified later. `true` when one has before there was
+    /// somebody to hear it. Where there is no bell, the clock does.
+    pub(crate) fn listen_late(&mut self) -> bool {
+        let mut blocked = false;
         for at in 0..self.fabric.late.len() {
             let (id, pair, _) = self.fabric.late[at];
             if let Some(guest) = self.port_mut(id) {
-                // Where there is no bell, the clock does.
-                let _ = guest.listen(pair);
+                blocked |= guest.listen(pair) && !guest.runs(pair);
             }
         }
+        blocked
     }
 }
 

@@ -18,9 +18,9 @@ impl GuestPort {
         self.rules
     }
 
-    /// Whether the guest is known to run, which sends by `pair`.
+    /// Whether the guest is known to run that uses `pair`.
     #[must_use]
-    pub fn sender_runs(&self, pair: u16) -> bool {
+    pub fn runs(&self, pair: u16) -> bool {
         activity(self.vcpus.as_deref(), pair, self.usable_pairs) == Activity::Running
     }
 

@@ -73,18 +73,16 @@ impl Switch<GuestPort> {
             return Piece::Nothing;
         }
         self.line_up(id);
-        for at in 0..self.trains.len() {
-            if !self.find(at, now) {
-                let index = self.trains[at].frames.start;
-                let found: usize = self.runs.iter().map(|run| run.frames.len()).sum();
-                self.figures.hits -= found as u64;
-                self.ask_only(index, id, now, asked, upcalls);
-                self.batch.clear();
-                if let Some(slot) = self.fabric.slot(id) {
-                    slot.port.put_back(pair);
-                }
-                return Piece::Unknown;
+        if let Some(unknown) = self.find_all(0, now) {
+            let index = self.trains[unknown].frames.start;
+            let found: usize = self.runs.iter().map(|run| run.frames.len()).sum();
+            self.figures.hits -= found as u64;
+            self.ask_only(index, id, now, asked, upcalls);
+            self.batch.clear();
+            if let Some(slot) = self.fabric.slot(id) {
+                slot.port.put_back(pair);
             }
+            return Piece::Unknown;
         }
         // From here on it is done to the end.
         self.count_taken(id);

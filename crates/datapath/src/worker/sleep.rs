@@ -32,7 +32,7 @@ impl Worker {
         let switch = &mut self.switch;
         let mut runs = |port, pair| {
             let guest = switch.port_mut(port);
-            guest.is_some_and(|guest| guest.sender_runs(pair))
+            guest.is_some_and(|guest| guest.runs(pair))
         };
         while let Some((port, pair)) = self.held.take_due(now, &mut runs) {
             self.active.add(port, pair);
@@ -59,7 +59,7 @@ impl Worker {
     /// Whether the guest that sends by a pair runs, and a bell will be rung before it does not.
     fn hears_of_sleep(&mut self, port: PortId, pair: u16) -> bool {
         let guest = self.switch.port_mut(port);
-        guest.is_some_and(|guest| guest.listen(pair) && guest.sender_runs(pair))
+        guest.is_some_and(|guest| guest.listen(pair) && guest.runs(pair))
     }
 
     /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
@@ -90,7 +90,9 @@ impl Worker {
         self.sleeps = self.sleeps.wrapping_add(1);
         let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
         let before = measured.then(thread_time);
-        self.switch.listen_late();
+        if self.switch.listen_late() {
+            return;
+        }
         let answers = self.control.answers.as_mut();
         if !answers.is_none_or(shared::Receiver::prepare_sleep) {
             return;

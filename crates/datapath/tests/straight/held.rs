@@ -9,6 +9,7 @@ use datapath::batching::{Activity, Rules, Vcpus};
 use datapath::guest::GuestPort;
 use datapath::workers::Workers;
 use port::counters::Counters;
+use rustix::event::{EventfdFlags, eventfd};
 use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};
 use testkit::net::{NetHeader, NetPair};
 
@@ -22,6 +23,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, Default)]
 struct Told {
     blocked: AtomicBool,
+    /// It blocks just before somebody listens: no bell is rung.
+    blocks_first: AtomicBool,
     listened: AtomicU32,
 }
 
@@ -34,6 +37,9 @@ impl Vcpus for Told {
     }
 
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {
+        if self.blocks_first.load(SeqCst) {
+            self.blocked.store(true, SeqCst);
+        }
         self.listened.fetch_add(1, SeqCst);
         true
     }
@@ -110,4 +116,38 @@ fn heard_before_it_sleeps(features: u64) {
         });
         wanted
     });
+}
+
+#[test]
+fn a_receiver_that_blocks_before_there_is_a_bell_is_notified() {
+    let (workers, _notices) =
+        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
+    let vcpus = Arc::new(Told::default());
+    let told = vcpus.clone();
+    let rules = Rules::of(Some(Batching {
+        period_us: PERIOD_US,
+        threshold: 64,
+    }));
+    let (_ram, mut to) = attach_as(&workers, TO, VERSION_1, move || {
+        let mut port = GuestPort::new(None).with_rules(rules);
+        port.watch(Some(told.clone()));
+        port
+    });
+    let (_ram, mut from) = attach(&workers, SENDERS[0], VERSION_1);
+    everything_to_one_port(&workers);
+    let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let ours = call.try_clone().unwrap();
+    workers.on_port(TO, move |port| port.set_call(0, Some(call)));
+    let told_of = || rustix::io::read(&ours, &mut [0; 8]).is_ok();
+    wait_until("of the descriptor", told_of);
+    let mut pass = || {
+        send(&mut from);
+        kick(&workers);
+        wait_until("a frame", || to.receive().unwrap().is_some());
+    };
+    pass();
+    wait_until("the first is told of", told_of);
+    vcpus.blocks_first.store(true, SeqCst);
+    pass();
+    wait_until("it blocked, and nobody heard it", told_of);
 }
