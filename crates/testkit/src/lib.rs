@@ -9,6 +9,7 @@
 //! * [`frontend`]: a vhost-user front end
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
+//! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`precopy`]: what a VMM does with a guest's memory in a live migration
 //! * [`clock`]: a clock that moves when told to
@@ -26,6 +27,7 @@ pub mod lean;
 pub mod net;
 pub mod packets;
 pub mod precopy;
+pub mod vcpu;
 
 #[cfg(test)]
 mod model;
