@@ -5,6 +5,7 @@
 //! the Linux bridge. Another is an implementation of [`Client`] that [`start`] knows.
 
 mod bulk;
+pub(crate) mod guests;
 mod lean;
 pub(crate) mod neighbours;
 mod paced;
@@ -16,6 +17,7 @@ mod testpmd;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Serialize;
 use testkit::lean::{BurstReport, PacedReport};
 
 use crate::experiments::Plan;
@@ -54,6 +56,26 @@ pub(crate) enum Traffic {
     Bulk,
 }
 
+/// What guests did with each other, all of them together.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Exchange {
+    /// Answers to requests, a second.
+    pub(crate) answers: f64,
+    /// Payload of data, in 10^9 bits a second.
+    pub(crate) gbit: f64,
+    /// From when a request was due to its answer; 0 without requests.
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// Frames that arrived, a second.
+    pub(crate) frames: f64,
+    /// Kicks, interrupts and sleeps for each of these.
+    pub(crate) kicks: f64,
+    pub(crate) interrupts: f64,
+    pub(crate) sleeps: f64,
+    /// How often a guest gave up waiting.
+    pub(crate) stalls: u64,
+}
+
 /// A running client, attached to a peer.
 pub(crate) trait Client {
     fn name(&self) -> &'static str;
@@ -84,6 +106,11 @@ pub(crate) trait Client {
 
     /// The last measurement in full, of a client that measures latency.
     fn paced(&self) -> Option<&PacedReport> {
+        None
+    }
+
+    /// The last measurement in full, of guests.
+    fn exchange(&self) -> Option<&Exchange> {
         None
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod migration;
 pub(crate) mod neighbours;
 pub(crate) mod ports;
 pub(crate) mod scaling;
+pub(crate) mod scheduling;
 pub(crate) mod soak;
 pub(crate) mod throughput;
 pub(crate) mod wakeups;

@@ -94,6 +94,8 @@ enum Experiment {
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
     Workers,
+    /// Guests that compute and sleep: requests, streams and offered load, by what the switch does about notifications
+    Scheduling,
     /// Throughput with and without a helper on an idle core, and what a thread waits that wants the core
     Wakeups,
     /// CPU use without traffic, by number of attached ports
@@ -162,6 +164,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Migration => experiments::migration::migration(&plan)?,
             Experiment::Ports => experiments::scaling::ports(&plan)?,
             Experiment::Workers => experiments::scaling::workers(&plan)?,
+            Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,
             Experiment::Wakeups => experiments::wakeups::wakeups(&plan)?,
             Experiment::Idle => experiments::ports::idle(&plan)?,
             Experiment::Growth => experiments::ports::growth(&plan)?,

@@ -21,6 +21,7 @@ mod bulk;
 mod external;
 mod load;
 mod migration;
+mod scheduling;
 
 /// The result of an experiment.
 #[derive(Debug, Serialize)]
@@ -61,6 +62,8 @@ pub(crate) enum Body {
         axis: &'static str,
         samples: Vec<Sample>,
     },
+    /// Samples of guests; a cell's series is the switch with its settings.
+    Scheduling { samples: Vec<Sample> },
     /// Figures of Lasthop alone; the first column is what the others depend on.
     Table {
         columns: Vec<&'static str>,
@@ -112,6 +115,7 @@ impl Report {
             }
             // Two bars a peer say no more than the table.
             Body::Bulk { .. } | Body::External { .. } | Body::Migration { .. } => {}
+            Body::Scheduling { samples } => scheduling::save_plots(samples, folder, &stem)?,
             Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
                 for (index, column) in columns.iter().enumerate().skip(1) {
@@ -137,6 +141,7 @@ impl Report {
             Body::Bulk { samples } => bulk::table(samples),
             Body::External { samples } => external::table(samples),
             Body::Migration { samples } => migration::table(samples),
+            Body::Scheduling { samples } => scheduling::table(samples),
             Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use testkit::lean::{BurstReport, Histogram, PacedReport, SUPER_FRAME_LEN};
 
-use crate::clients::Client;
+use crate::clients::{Client, Exchange};
 use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::placement::{Placement, round_trip};
@@ -56,6 +56,8 @@ pub(crate) struct Sample {
     pub(crate) mpps: f64,
     /// CPU time of the switch's processes, percent of a core.
     pub(crate) switch_percent: f64,
+    /// CPU time of all processes of the experiment, its client's included.
+    pub(crate) all_percent: f64,
     /// Share of the client's rounds without work, where it can tell: near 0 it was the limit.
     pub(crate) client_idle: Option<f64>,
     /// Round trips of a cache line between the cores.
@@ -72,6 +74,9 @@ pub(crate) struct Sample {
     /// Of a client that moves bulk; the plain copy was just before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) busy: Option<Busy>,
+    /// Of guests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exchange: Option<Exchange>,
 }
 
 /// What was moved in bursts, by a switch and by plain copying in its place.
@@ -90,6 +95,12 @@ impl Sample {
 
     /// What it found, in a few words.
     pub(crate) fn figure(&self) -> String {
+        if let Some(exchange) = &self.exchange {
+            return format!(
+                "{:.0} answers/s, {:.2} Gbit/s, {:.1} us, {:.0} % of a core",
+                exchange.answers, exchange.gbit, exchange.p50_us, self.switch_percent
+            );
+        }
         match (&self.latency, self.busy) {
             (None, None) => format!("{:.2} Mpps", self.mpps),
             (None, Some(busy)) => format!(
@@ -203,6 +214,7 @@ pub(crate) fn take(
         round,
         mpps,
         switch_percent: 100.0 * switch / seconds,
+        all_percent: 100.0 * cpu.ours / seconds,
         client_idle: client.idle(),
         before_ns,
         after_ns,
@@ -212,6 +224,7 @@ pub(crate) fn take(
         verdict,
         latency: client.paced().map(Latency::from),
         busy: client.bursts().zip(copy.as_ref()).map(busy),
+        exchange: client.exchange().cloned(),
     })
 }
 

@@ -235,10 +235,13 @@ impl<'a> Run<'a> {
     }
 
     fn enough(&self, pair: &Pair) -> bool {
+        self.has_enough(pair.peer.kind(), &pair.cell)
+    }
+
+    /// Whether there are as many samples as wanted that count.
+    pub(crate) fn has_enough(&self, kind: Kind, cell: &Cell) -> bool {
         let kept = self.samples.iter().filter(|sample| {
-            sample.peer == pair.peer.kind().name()
-                && sample.cell == pair.cell
-                && sample.verdict == Verdict::Kept
+            sample.peer == kind.name() && sample.cell == *cell && sample.verdict == Verdict::Kept
         });
         kept.count() >= self.plan.rounds as usize
     }

@@ -14,6 +14,7 @@ use testkit::guest_ram::RegionSpec;
 use testkit::{FakeGuest, GuestConfig};
 
 use super::{Kind, Peer, Ports, START};
+use crate::clients::guests;
 use crate::experiments::Plan;
 use crate::folders;
 use crate::process::{Process, run};
@@ -56,6 +57,43 @@ pub(crate) fn with_helpers(plan: &Plan, core: Option<usize>) -> Result<Peer> {
     let text = configuration(&format!("\n[switch.offload]\n{offload}"), 4);
     let running = Lasthop::with(plan, &plan.cores, &text)?;
     Ok(running.into_peer(4, Vec::new()))
+}
+
+/// So many ports for guests whose processors are threads of this process, with `keys` in the tables of the switch.
+pub(crate) fn with_guests(plan: &Plan, ports: usize, keys: &str) -> Result<Peer> {
+    let mut text = format!("[switch]\nname = \"bench\"\n{keys}");
+    for number in 1..=ports {
+        text += &port_table(&format!("p{}", number - 1), "default");
+        text += &format!("vcpu_threads = \"{}\"\n", guests::thread_name(number));
+    }
+    let running = Lasthop::with(plan, &plan.cores[..1], &text)?;
+    Ok(running.into_peer(u32::try_from(ports)?, Vec::new()))
+}
+
+/// Whether it knows the thread of each guest of [`with_guests`], or is to know none.
+pub(crate) fn follows(plan: &Plan, peer: &Peer) -> Result<Option<()>> {
+    #[derive(Deserialize)]
+    struct Port {
+        vcpu_threads: u32,
+    }
+    #[derive(Deserialize)]
+    struct Ports {
+        ports: Vec<Port>,
+    }
+    let socket = peer.sockets().first().context("a peer with ports")?;
+    let runtime = socket.parent().context("a socket in a folder")?;
+    let program = plan.bin.join("lasthop").to_string_lossy().into_owned();
+    let ask = |what: &[&str]| {
+        let words =
+            std::iter::once(program.clone()).chain(what.iter().map(|&word| word.to_owned()));
+        let words: Vec<String> = words.collect();
+        run(&words, &[("LASTHOP_RUNTIME_DIR", runtime)])
+    };
+    let ports: Ports = serde_json::from_str(&ask(&["port", "list", "--json"])?)?;
+    let states: serde_json::Value = serde_json::from_str(&ask(&["status", "--json"])?)?;
+    let off = states["switch"]["guest_state"]["by"] == "off";
+    let all = off || ports.ports.iter().all(|port| port.vcpu_threads > 0);
+    Ok(all.then_some(()))
 }
 
 /// The part of `lasthop stats --json` that counts here.

@@ -17,6 +17,7 @@ pub(super) fn sample(
         round: 1,
         mpps,
         switch_percent: 100.0,
+        all_percent: 190.0,
         client_idle: None,
         before_ns: 55.0,
         after_ns: 55.0,
@@ -26,6 +27,7 @@ pub(super) fn sample(
         verdict,
         latency: None,
         busy: None,
+        exchange: None,
     }
 }
 
