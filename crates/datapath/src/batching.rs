@@ -11,7 +11,8 @@
 //!                       otherwise wait, until PERIOD after the last one, or until the receiver blocks
 //! ```
 //! The other way round, a guest that has kicked is not asked to kick again for a PERIOD, though nobody looks at its queue, as long as it
-//! runs. Before it sleeps, a bell is rung ([`Vcpus::listen`]), so that nothing it waits for lies there.
+//! runs. Before it sleeps, a bell is rung ([`Vcpus::listen`]), so that nothing it waits for lies there. That is done where the worker may run
+//! on the guest's core, and as long as it pays (`worker/held.rs`): on a core of its own the worker rather works beside the guest.
 //!
 //! With whom it is not known whether they run, the guest's own wish is all there is to go by, as without these rules. Nothing here
 //! reads a clock, and no timer runs without frames.
@@ -38,6 +39,9 @@ pub enum Activity {
 pub trait Vcpus: Send + Sync + std::fmt::Debug {
     /// Those that serve queue pair `pair` of `pairs`.
     fn activity(&self, pair: u16, pairs: u16) -> Activity;
+
+    /// Whether those that serve queue pair `pair` of `pairs` are all on cores of which this is said.
+    fn are_on(&self, pair: u16, pairs: u16, cores: &dyn Fn(usize) -> bool) -> bool;
 
     /// Has a bell rung when one of those blocks that serve queue pair `pair` of `pairs`. `false` where there is no such bell.
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {

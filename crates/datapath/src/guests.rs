@@ -115,6 +115,12 @@ impl Vcpus for Processors {
         all
     }
 
+    fn are_on(&self, pair: u16, pairs: u16, cores: &dyn Fn(usize) -> bool) -> bool {
+        let state = |slot: &Slot| self.states.view.state(*slot);
+        let on = |slot| state(slot).is_some_and(|vcpu| cores(vcpu.core.into()));
+        self.of_pair(pair, pairs).iter().all(on)
+    }
+
     fn listen(&self, pair: u16, pairs: u16) -> bool {
         let Some(bells) = &self.states.bells else {
             return false;
@@ -197,5 +203,7 @@ mod tests {
             "a processor for each pair"
         );
         assert!(!processors.listen(0, 1), "there is no bell");
+        assert!(processors.are_on(0, 1, &|core| core == 0));
+        assert!(!processors.are_on(0, 1, &|core| core == 1));
     }
 }

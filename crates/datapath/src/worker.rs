@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use channel::shared;
 use port::{Port, PortId};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::thread::CpuSet;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
@@ -101,6 +102,8 @@ pub struct Worker {
     gauge: Gauge,
     lending: Lending,
     patience: Patience,
+    /// Where this thread may run, as of a while ago.
+    cores: CpuSet,
     sleeps: u32,
     epoll: OwnedFd,
     inbox: Inbox<Job>,
@@ -213,7 +216,7 @@ impl Worker {
         }
         self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
-        self.held.remove(port, pair);
+        self.held.forget((port, pair));
         self.loads.remove(&(port, pair));
     }
 

@@ -75,6 +75,12 @@ impl Guests {
         self.tasks = tasks;
     }
 
+    /// Whether anything was answered or acknowledged in the last run.
+    pub(crate) fn heard(&self) -> bool {
+        let last = self.last.as_ref();
+        last.is_some_and(|exchange| exchange.answers + exchange.gbit > 0.0)
+    }
+
     fn run(&mut self, time: Duration) -> Result<Vec<VcpuReport>> {
         stop::check()?;
         self.run += 1;
@@ -209,7 +215,7 @@ impl Client for Guests {
     }
 
     fn warm_up(&mut self, time: Duration) -> Result<()> {
-        self.run(time).map(drop)
+        self.mpps(time).map(drop)
     }
 
     fn mpps(&mut self, window: Duration) -> Result<f64> {

@@ -1,7 +1,8 @@
 //! What the rules about notifications do for guests that compute, are interrupted and sleep, each rule alone and all together
 //! (Hyper-Switch, section 4.6: figures 4.9 to 4.13), beside a switch that polls and one that lives of notifications alone.
 //!
-//! The switch has one core, the guests share the others. They are threads that cost the scheduler and the switch what virtual
+//! A switch that polls has one core, the guests share the others. Lasthop runs wherever the kernel likes, as it does by itself, or on
+//! that one core. Guests are threads that cost the scheduler and the switch what virtual
 //! processors cost them (`testkit::vcpu`).
 
 use std::time::Duration;
@@ -18,28 +19,70 @@ use crate::report::{Body, Report};
 use crate::sample::Cell;
 use crate::stop;
 
-/// How Lasthop is set up without any rule: all others are compared with it.
-pub(crate) const RULES_OFF: &str = "Lasthop, rules off";
-const SETTINGS: [(&str, &str); 4] = [
-    (
-        RULES_OFF,
-        "guest_state = \"off\"\n\n[switch.batching]\nenabled = false\n",
-    ),
-    (
-        "Lasthop, kicks held",
-        "\n[switch.batching]\nthreshold = 1\n",
-    ),
-    (
-        "Lasthop, copy engine",
-        "guest_state = \"off\"\ncopy_engine = \"thread\"\n\n[switch.batching]\nenabled = false\n",
-    ),
-    ("Lasthop", ""),
+/// How Lasthop is set up.
+struct Setting {
+    name: &'static str,
+    /// On the switch's core alone, or wherever the kernel likes.
+    own_core: bool,
+    /// In the tables of the switch.
+    keys: &'static str,
+}
+
+const OFF: &str = "guest_state = \"off\"\n\n[switch.batching]\nenabled = false\n";
+/// Without any rule: others are compared with these.
+const RULES_OFF: &str = "Lasthop, rules off";
+const OWN_CORE_RULES_OFF: &str = "Lasthop on a core, rules off";
+const OWN_CORE: &str = "Lasthop on a core";
+
+const SETTINGS: [Setting; 6] = [
+    Setting {
+        name: RULES_OFF,
+        own_core: false,
+        keys: OFF,
+    },
+    Setting {
+        name: "Lasthop, kicks held",
+        own_core: false,
+        keys: "\n[switch.batching]\nthreshold = 1\n",
+    },
+    Setting {
+        name: "Lasthop, copy engine",
+        own_core: false,
+        keys: "guest_state = \"off\"\ncopy_engine = \"thread\"\n\n[switch.batching]\nenabled = false\n",
+    },
+    Setting {
+        name: "Lasthop",
+        own_core: false,
+        keys: "",
+    },
+    Setting {
+        name: OWN_CORE_RULES_OFF,
+        own_core: true,
+        keys: OFF,
+    },
+    Setting {
+        name: OWN_CORE,
+        own_core: true,
+        keys: "",
+    },
 ];
+
+/// What a setting is compared with; itself if nothing.
+pub(crate) fn base(series: &str) -> &'static str {
+    if [OWN_CORE, OWN_CORE_RULES_OFF].contains(&series) {
+        OWN_CORE_RULES_OFF
+    } else {
+        RULES_OFF
+    }
+}
+
 const PEERS: [Kind; 2] = [Kind::Ovs, Kind::Bridge];
 /// Guests that take part at least.
 const GUESTS: usize = 4;
 /// Bytes on their way to a guest: what Linux begins to have for a fast connection.
 const WINDOW: usize = 256 << 10;
+/// Until the first answer or acknowledgement: a switch may take its time to notice a port.
+const ARRIVE: Duration = Duration::from_secs(20);
 /// What is known of a guest's threads comes within this time.
 const FOUND: Duration = Duration::from_secs(20);
 
@@ -77,7 +120,11 @@ pub(crate) fn scheduling(plan: &Plan) -> Result<Report> {
         .collect();
     let guests = GUESTS.max(cores.len() / 2 * 2);
     let mut contenders = start(&mut run, plan, &cores, guests)?;
-    for scenario in scenarios(plan, guests) {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    for scenario in scenarios(plan, guests)
+        .into_iter()
+        .filter(|s| s.name.contains(&only))
+    {
         turns(&mut run, plan, &mut contenders, &scenario)?;
     }
     let title = "Guests that compute and sleep: what the rules do for them";
@@ -98,13 +145,22 @@ impl Contender {
 
 fn start(run: &mut Run<'_>, plan: &Plan, cores: &[usize], guests: usize) -> Result<Vec<Contender>> {
     let mut contenders = Vec::new();
-    let ours = SETTINGS.map(|(name, keys)| (name, Kind::Lasthop, keys));
-    let theirs = PEERS.map(|kind| (kind.name(), kind, ""));
-    for (name, kind, keys) in ours.into_iter().chain(theirs) {
+    let ours = SETTINGS
+        .iter()
+        .map(|setting| (setting.name, Some(setting), Kind::Lasthop));
+    let theirs = PEERS.iter().map(|kind| (kind.name(), None, *kind));
+    for (name, setting, kind) in ours.chain(theirs) {
         progress(&format!("scheduling: {name} starts"));
-        let started = match kind {
-            Kind::Lasthop => lasthop::with_guests(plan, guests, keys),
-            _ => Peer::start(kind, plan),
+        let started = match setting {
+            Some(setting) => {
+                let cores = if setting.own_core {
+                    &plan.cores[..1]
+                } else {
+                    &[]
+                };
+                lasthop::with_guests(plan, cores, guests, setting.keys)
+            }
+            None => Peer::start(kind, plan),
         };
         let attached = started.and_then(|peer| {
             let guests = Guests::attach(&peer, cores)?;
@@ -140,7 +196,10 @@ fn turns(
     for contender in &mut taking {
         contender.guests.set(scenario.tasks.clone());
         contender.peer.thaw();
-        contender.guests.warm_up(plan.settle)?;
+        stop::wait("guests hear of each other", ARRIVE, || {
+            contender.guests.warm_up(plan.settle)?;
+            Ok(contender.guests.heard().then_some(()))
+        })?;
         contender.peer.freeze();
     }
     for round in 1..=2 * plan.rounds {

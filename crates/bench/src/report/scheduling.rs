@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::{cores, dropped, shown, table as markdown};
 use crate::clients::Exchange;
-use crate::experiments::scheduling::RULES_OFF;
+use crate::experiments::scheduling::base;
 use crate::placement::Placement;
 use crate::plot::{self, Curve};
 use crate::sample::{Sample, Verdict};
@@ -78,9 +78,9 @@ pub(super) fn table(samples: &[Sample]) -> String {
     let mut rows = Vec::new();
     for scenario in texts(samples, |sample| &sample.cell.name) {
         for placement in [Placement::Near, Placement::Far] {
-            let off = kept(samples, scenario, RULES_OFF, placement);
             for series in texts(samples, |sample| &sample.cell.series) {
                 let own = kept(samples, scenario, series, placement);
+                let off = kept(samples, scenario, base(series), placement);
                 if !own.is_empty() {
                     rows.push(row(scenario, series, placement, &own, &off));
                 }
@@ -97,7 +97,7 @@ fn row(
     own: &[&Sample],
     off: &[&Sample],
 ) -> Vec<String> {
-    let beside = if series == RULES_OFF {
+    let beside = if series == base(series) {
         None
     } else {
         ratio(middle(own, rate), middle(off, rate))
@@ -183,6 +183,8 @@ mod tests {
     use crate::peers::Kind;
     use crate::report::tests::sample;
     use crate::sample::Cell;
+
+    const RULES_OFF: &str = "Lasthop, rules off";
 
     fn guests(series: &str, answers: f64, placement: Placement) -> Sample {
         let cell = Cell {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::thread::CpuSet;
+
 use super::GuestPort;
 use crate::batching::{Activity, Rules, Vcpus};
 
@@ -30,6 +32,18 @@ impl GuestPort {
         let pairs = self.usable_pairs;
         let vcpus = self.vcpus.as_deref();
         vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
+    }
+
+    /// Whether the guest that uses `pair` is known to be on one of these cores.
+    #[must_use]
+    pub fn is_on(&self, pair: u16, cores: &CpuSet) -> bool {
+        let pairs = self.usable_pairs;
+        let vcpus = self.vcpus.as_deref();
+        vcpus.is_some_and(|vcpus| {
+            vcpus.are_on(pair, pairs, &|core| {
+                core < CpuSet::MAX_CPU && cores.is_set(core)
+            })
+        })
     }
 
     /// From now on, it can be seen what the guest does; or not any more.

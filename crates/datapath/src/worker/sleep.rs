@@ -6,6 +6,7 @@ use channel::shared;
 use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::thread::sched_getaffinity;
 
 use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_BELLS, TOKEN_INBOX, Worker, nanos};
 use crate::poll::thread_time;
@@ -17,25 +18,31 @@ impl Worker {
             guest.note_kick(pair);
             guest.rules().quiet_until(nanos(self.started.elapsed()))
         });
-        self.held.remove(port, pair);
+        self.held.remove((port, pair));
         if self.activate(port, pair) {
             self.active.keep_quiet(quiet.unwrap_or(0));
         }
     }
 
-    /// Pairs that nobody looked at, and whose guests were not asked to kick, are active again when it is time.
+    /// Pairs that nobody looked at, and whose guests were not asked to kick, are looked at when it is time: with frames they are active
+    /// again, without they are asked for kicks.
     pub(super) fn look_at_held(&mut self) {
         if self.held.next().is_none() {
             return;
         }
         let now = nanos(self.started.elapsed());
-        let switch = &mut self.switch;
-        let mut runs = |port, pair| {
-            let guest = switch.port_mut(port);
-            guest.is_some_and(|guest| guest.runs(pair))
-        };
-        while let Some((port, pair)) = self.held.take_due(now, &mut runs) {
-            self.active.add(port, pair);
+        loop {
+            let switch = &mut self.switch;
+            let runs = |(port, pair)| switch.port_mut(port).is_some_and(|guest| guest.runs(pair));
+            let Some(due) = self.held.take_due(now, runs) else {
+                return;
+            };
+            let (port, pair) = due.pair;
+            let frames = self.keep_awake(port, pair);
+            self.held.learn(due, frames);
+            if frames {
+                self.active.add(port, pair);
+            }
         }
     }
 
@@ -45,9 +52,9 @@ impl Worker {
         let mut at = 0;
         while let Some((port, pair)) = self.active.get(at) {
             let until = self.active.quiet_until(at);
-            if now < until && self.hears_of_sleep(port, pair) {
+            if now < until && self.holds(port, pair) {
                 self.active.remove_at(at);
-                self.held.add(port, pair, until);
+                self.held.add((port, pair), now, until);
             } else if self.keep_awake(port, pair) {
                 at += 1;
             } else {
@@ -56,10 +63,17 @@ impl Worker {
         }
     }
 
-    /// Whether the guest that sends by a pair runs, and a bell will be rung before it does not.
-    fn hears_of_sleep(&mut self, port: PortId, pair: u16) -> bool {
+    /// Whether the guest that sends by a pair need not kick: it runs, where this worker may run, too; a bell will be rung before it
+    /// does not; and that paid lately.
+    fn holds(&mut self, port: PortId, pair: u16) -> bool {
+        let cores = &self.cores;
         let guest = self.switch.port_mut(port);
-        guest.is_some_and(|guest| guest.listen(pair) && guest.runs(pair))
+        guest.is_some_and(|guest| {
+            guest.is_on(pair, cores)
+                && self.held.wants((port, pair))
+                && guest.listen(pair)
+                && guest.runs(pair)
+        })
     }
 
     /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
@@ -89,6 +103,9 @@ impl Worker {
         }
         self.sleeps = self.sleeps.wrapping_add(1);
         let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
+        if measured && let Ok(cores) = sched_getaffinity(None) {
+            self.cores = cores;
+        }
         let before = measured.then(thread_time);
         if self.switch.listen_late() {
             return;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use channel::shared;
 use channel::supervision::Poll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::thread::set_current_timer_slack;
+use rustix::thread::{CpuSet, sched_getaffinity, set_current_timer_slack};
 
 use super::active::ActivePairs;
 use super::fair::Fair;
@@ -95,6 +95,7 @@ fn prepare(
         gauge: Gauge::start(),
         lending: Lending::default(),
         patience: Patience::new(poll),
+        cores: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()),
         sleeps: 0,
         epoll,
         inbox,

@@ -25,6 +25,8 @@ struct Told {
     blocked: AtomicBool,
     /// It blocks just before somebody listens: no bell is rung.
     blocks_first: AtomicBool,
+    /// It runs where the worker may not.
+    elsewhere: AtomicBool,
     listened: AtomicU32,
 }
 
@@ -34,6 +36,10 @@ impl Vcpus for Told {
             true => Activity::Blocked,
             false => Activity::Running,
         }
+    }
+
+    fn are_on(&self, _pair: u16, _pairs: u16, _cores: &dyn Fn(usize) -> bool) -> bool {
+        !self.elsewhere.load(SeqCst)
     }
 
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {
@@ -75,22 +81,46 @@ fn a_sender_that_runs_is_heard_before_it_sleeps() {
     }
 }
 
-fn heard_before_it_sleeps(features: u64) {
-    let (workers, _notices) =
-        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
-    let (_ram, mut to) = attach(&workers, TO, VERSION_1);
-    let vcpus = Arc::new(Told::default());
+/// A guest at each of two ports; the sender's processor does as `Told`.
+fn scene(features: u64, vcpus: &Arc<Told>) -> (Workers, [NetPair; 2], impl Sized) {
+    let (workers, notices) = Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
+    let (to_ram, to) = attach(&workers, TO, VERSION_1);
     let told = vcpus.clone();
     let rules = Rules::of(Some(Batching {
         period_us: PERIOD_US,
         threshold: 64,
     }));
-    let (_ram, mut from) = attach_as(&workers, SENDERS[0], features, move || {
+    let (from_ram, from) = attach_as(&workers, SENDERS[0], features, move || {
         let mut port = GuestPort::new(None).with_rules(rules);
         port.watch(Some(told.clone()));
         port
     });
     everything_to_one_port(&workers);
+    (workers, [from, to], (notices, to_ram, from_ram))
+}
+
+#[test]
+fn a_sender_on_a_core_of_its_own_is_asked_to_kick() {
+    let vcpus = Arc::new(Told::default());
+    vcpus.elsewhere.store(true, SeqCst);
+    let (workers, [mut from, mut to], _kept) = scene(VERSION_1, &vcpus);
+    // Twice: the worker has slept once at least in between.
+    for _ in 0..2 {
+        wait_until("kicks are wanted", || {
+            let wanted = send(&mut from);
+            if wanted {
+                kick(&workers);
+            }
+            wait_until("a frame", || to.receive().unwrap().is_some());
+            wanted
+        });
+    }
+    assert_eq!(vcpus.listened.load(SeqCst), 0);
+}
+
+fn heard_before_it_sleeps(features: u64) {
+    let vcpus = Arc::new(Told::default());
+    let (workers, [mut from, mut to], _kept) = scene(features, &vcpus);
     let mut received = || to.receive().unwrap().is_some();
 
     send(&mut from);
