@@ -25,9 +25,9 @@ const QUEUE: u16 = 1024;
 /// Longer than any frame through a TAP device.
 const FRAME: usize = 10_000;
 
-/// The name of the thread of guest `number`, counted from 1.
-pub(crate) fn thread_name(number: usize) -> String {
-    format!("guest-{number}/vcpu")
+/// The name of the thread of guest `number`, counted from 1, in group `group`. Guests of all groups are threads of one process.
+pub(crate) fn thread_name(group: usize, number: usize) -> String {
+    format!("vcpu-{group}-{number}")
 }
 
 /// All guests of a peer.
@@ -39,14 +39,14 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// One guest at each port of a peer, on these cores in turn.
-    pub(crate) fn attach(peer: &Peer, cores: &[usize]) -> Result<Self> {
+    /// One guest at each port of a peer, on these cores in turn; their threads are called after their group.
+    pub(crate) fn attach(peer: &Peer, group: usize, cores: &[usize]) -> Result<Self> {
         let cores = || cores.iter().copied().cycle();
         let guests: Result<Vec<_>> = match peer.taps() {
             Some(taps) => (1..)
                 .zip(taps)
                 .zip(cores())
-                .map(|((number, tap), core)| at_tap(number, tap, core))
+                .map(|((number, tap), core)| at_tap((group, number), tap, core))
                 .collect(),
             None => {
                 let listen = peer.client_listens();
@@ -57,7 +57,7 @@ impl Guests {
                     .zip(peer.sockets().iter().zip(listeners?))
                     .zip(cores())
                     .map(|((number, (path, listener)), core)| {
-                        at_socket(number, path, listener, core)
+                        at_socket((group, number), path, listener, core)
                     })
                     .collect()
             }
@@ -103,7 +103,7 @@ fn listener(path: &Path, listen: bool) -> Result<Option<FrontListener>> {
 }
 
 fn at_socket(
-    number: u8,
+    (group, number): (usize, u8),
     path: &Path,
     listener: Option<FrontListener>,
     core: usize,
@@ -122,13 +122,13 @@ fn at_socket(
         let guest = FakeGuest::over(front, config)?;
         Ok(Vcpu::new(guest, number, Costs::default()))
     };
-    let name = thread_name(number.into());
+    let name = thread_name(group, number.into());
     VcpuThread::start(&name, Some(core), make).with_context(|| name.clone())
 }
 
-fn at_tap(number: u8, tap: &File, core: usize) -> Result<VcpuThread> {
+fn at_tap((group, number): (usize, u8), tap: &File, core: usize) -> Result<VcpuThread> {
     let tap = Tap(tap.try_clone()?);
-    let name = thread_name(number.into());
+    let name = thread_name(group, number.into());
     let make = move || Ok(Vcpu::new(tap, number, Costs::default()));
     Ok(VcpuThread::start(&name, Some(core), make)?)
 }

@@ -149,7 +149,7 @@ fn start(run: &mut Run<'_>, plan: &Plan, cores: &[usize], guests: usize) -> Resu
         .iter()
         .map(|setting| (setting.name, Some(setting), Kind::Lasthop));
     let theirs = PEERS.iter().map(|kind| (kind.name(), None, *kind));
-    for (name, setting, kind) in ours.chain(theirs) {
+    for (group, (name, setting, kind)) in ours.chain(theirs).enumerate() {
         progress(&format!("scheduling: {name} starts"));
         let started = match setting {
             Some(setting) => {
@@ -158,12 +158,12 @@ fn start(run: &mut Run<'_>, plan: &Plan, cores: &[usize], guests: usize) -> Resu
                 } else {
                     &[]
                 };
-                lasthop::with_guests(plan, cores, guests, setting.keys)
+                lasthop::with_guests(plan, cores, (group, guests), setting.keys)
             }
             None => Peer::start(kind, plan),
         };
         let attached = started.and_then(|peer| {
-            let guests = Guests::attach(&peer, cores)?;
+            let guests = Guests::attach(&peer, group, cores)?;
             if kind == Kind::Lasthop {
                 let known = || lasthop::follows(plan, &peer);
                 stop::wait("threads of guests are found", FOUND, known)?;

@@ -59,13 +59,21 @@ pub(crate) fn with_helpers(plan: &Plan, core: Option<usize>) -> Result<Peer> {
     Ok(running.into_peer(4, Vec::new()))
 }
 
-/// So many ports for guests whose processors are threads of this process, with `keys` in the tables of the switch; on these
-/// cores, or wherever the kernel likes if none is named.
-pub(crate) fn with_guests(plan: &Plan, cores: &[usize], ports: usize, keys: &str) -> Result<Peer> {
+/// So many ports for a group of guests whose processors are threads of this process, with `keys` in the tables of the switch; on
+/// these cores, or wherever the kernel likes if none is named.
+pub(crate) fn with_guests(
+    plan: &Plan,
+    cores: &[usize],
+    (group, ports): (usize, usize),
+    keys: &str,
+) -> Result<Peer> {
     let mut text = format!("[switch]\nname = \"bench\"\n{keys}");
     for number in 1..=ports {
         text += &port_table(&format!("p{}", number - 1), "default");
-        text += &format!("vcpu_threads = \"{}\"\n", guests::thread_name(number));
+        text += &format!(
+            "vcpu_threads = \"{}\"\n",
+            guests::thread_name(group, number)
+        );
     }
     let running = Lasthop::with(plan, cores, &text)?;
     Ok(running.into_peer(u32::try_from(ports)?, Vec::new()))
