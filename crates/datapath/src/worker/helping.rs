@@ -194,8 +194,9 @@ impl Worker {
         }
         let lent = self.serve_lent(own);
         self.control.ring_bell();
-        if self.last_tick.elapsed() >= TICK {
-            self.tick();
+        let now = self.started.elapsed();
+        if now.saturating_sub(self.last_tick) >= TICK {
+            self.tick(now);
         }
         if !lent && !self.switch.has_to_do() && own.helper.desk.prepare_sleep() {
             self.follow_events(None);
