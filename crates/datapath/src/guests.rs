@@ -132,9 +132,7 @@ impl Vcpus for Processors {
         let Some(bells) = &self.states.bells else {
             return false;
         };
-        for slot in self.of_pair(pair, pairs) {
-            bells.listen(*slot);
-        }
+        bells.listen(self.of_pair(pair, pairs));
         true
     }
 }
