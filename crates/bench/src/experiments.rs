@@ -78,6 +78,19 @@ impl Plan {
             idle: pick(2000, 20_000),
         })
     }
+
+    /// The same with the switch that is for benchmarks alone: drivers run inside of it, and it gives no right up.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn inside(&self) -> Result<Self> {
+        let mut plan = self.clone();
+        plan.bin.push("inside");
+        let there = plan.bin.join("lasthop-switch").exists();
+        let folder = plan.bin.display();
+        anyhow::ensure!(there, "there is no {folder}: 'make bench' makes it");
+        Ok(plan)
+    }
 }
 
 /// Says on standard error what is being done: standard output is for tables.

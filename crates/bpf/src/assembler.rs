@@ -125,6 +125,8 @@ pub struct Assembler {
 const LOAD: u8 = 0x61;
 const STORE: u8 = 0x63;
 const STORE_NUMBER: u8 = 0x62;
+/// Of 64 bits; what is done is in the number.
+const ATOMIC: u8 = 0xdb;
 const JUMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
@@ -201,6 +203,11 @@ impl Assembler {
                 self.push(STORE_NUMBER | width.bits(), to as u8, 0, offset, number)
             }
         }
+    }
+
+    /// `*(to + offset) += value`, 64 bits of memory that others write at the same time.
+    pub fn add_shared(&mut self, to: Register, offset: i16, value: Register) -> &mut Self {
+        self.push(ATOMIC, to as u8, value as u8, offset, ADD.into())
     }
 
     /// `to` is a map, as helpers take it.
@@ -302,9 +309,9 @@ mod tests {
             .store(Width::Double, R1, 4, R2);
         a.store(Width::Word, R1, 4, 3)
             .store(Width::Double, R10, -8, 3);
-        a.call(5).exit();
+        a.add_shared(R1, 8, R2).call(5).exit();
         // RFC 9669, section 4 and 5; written out by hand.
-        let expected: [[u8; 8]; 14] = [
+        let expected: [[u8; 8]; 15] = [
             [0xbf, 0x21, 0, 0, 0, 0, 0, 0],
             [0xb7, 0x01, 0, 0, 0xff, 0xff, 0xff, 0xff],
             [0x0f, 0x21, 0, 0, 0, 0, 0, 0],
@@ -317,6 +324,7 @@ mod tests {
             [0x7b, 0x21, 4, 0, 0, 0, 0, 0],
             [0x62, 0x01, 4, 0, 3, 0, 0, 0],
             [0x7a, 0x0a, 0xf8, 0xff, 3, 0, 0, 0],
+            [0xdb, 0x21, 8, 0, 0, 0, 0, 0],
             [0x85, 0, 0, 0, 5, 0, 0, 0],
             [0x95, 0, 0, 0, 0, 0, 0, 0],
         ];

@@ -64,11 +64,11 @@ impl Gauge {
         }
     }
 
-    /// Ticks in a second, once enough time has gone by.
+    /// Ticks in a second, once enough time has gone by; `now` was read a moment ago.
     #[must_use]
-    pub fn ticks_per_second(&self) -> Option<u64> {
+    pub fn ticks_per_second(&self, now: Instant) -> Option<u64> {
         let (then, count) = self.from;
-        let seconds = then.elapsed().as_secs_f64();
+        let seconds = now.saturating_duration_since(then).as_secs_f64();
         (seconds >= SHORT).then(|| (ticks().saturating_sub(count) as f64 / seconds) as u64)
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         let before = ticks();
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(ticks() > before);
-        let rate = gauge.ticks_per_second().expect("long enough");
+        let rate = gauge.ticks_per_second(Instant::now()).expect("long enough");
         assert!((1_000_000..20_000_000_000).contains(&rate), "{rate}");
     }
 

@@ -41,12 +41,12 @@ impl Guests {
         self.states.as_deref()?.bells.as_ref()
     }
 
-    /// The processors of a port's guest, if the kernel says at once what they do: what was sampled is too old to go by.
+    /// The processors of a port's guest, if the kernel says at once what they do.
     #[must_use]
     pub fn of(&self, port: PortId) -> Option<Arc<dyn Vcpus>> {
         let states = self.states.as_ref()?;
         let slots = self.slots.get(port.0 as usize)?;
-        let known = states.view.method() == Method::Kernel && !slots.is_empty();
+        let known = self.exact().is_some() && !slots.is_empty();
         known.then(|| {
             Arc::new(Processors {
                 states: Arc::clone(states),
@@ -72,6 +72,19 @@ impl Guests {
     #[must_use]
     pub fn view(&self) -> Option<&View> {
         self.states.as_deref().map(|states| &states.view)
+    }
+
+    /// The same where the kernel says at once what happens: what was sampled is too old to go by.
+    #[must_use]
+    pub fn exact(&self) -> Option<&View> {
+        self.view().filter(|view| view.method() == Method::Kernel)
+    }
+
+    /// What the processors of all guests do, as far as it is known.
+    pub fn all_vcpus(&self) -> impl Iterator<Item = Vcpu> {
+        let view = self.view();
+        let slots = self.slots.iter().flat_map(|slots| slots.iter());
+        slots.filter_map(move |slot| view?.state(*slot))
     }
 
     /// What the processors of a port's guest do, as far as it is known: none where it is not.
@@ -125,9 +138,7 @@ impl Vcpus for Processors {
         let Some(bells) = &self.states.bells else {
             return false;
         };
-        for slot in self.of_pair(pair, pairs) {
-            bells.listen(*slot);
-        }
+        bells.listen(self.of_pair(pair, pairs));
         true
     }
 }

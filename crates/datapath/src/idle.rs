@@ -8,14 +8,18 @@
 //! boost     a helper that others wait for runs with ordinary priority
 //! system    the kernel's scheduler
 //! helper    a helper as others see it, and when it is asked
+//! seen      what cores do, as the kernel says
+//! worth     whose frames are worth it
 //! ```
 
 pub(crate) mod boost;
 pub mod choice;
 pub(crate) mod desk;
 pub mod helper;
+pub(crate) mod seen;
 mod sync;
 pub(crate) mod system;
 #[cfg(test)]
 mod tests;
 pub mod topology;
+pub(crate) mod worth;

@@ -111,7 +111,8 @@ pub struct Worker {
     notices: Outbox<Notice>,
     notices_bell: Arc<OwnedFd>,
     started: Instant,
-    last_tick: Instant,
+    /// Since the worker started.
+    last_tick: Duration,
     last_ask: Instant,
     /// As of the last look.
     lost_mappings: usize,
@@ -263,13 +264,14 @@ impl Worker {
         }
         self.follow_answers();
         self.look_at_held();
-        self.serve();
-        let late = self.notify_late();
+        // It is read once a round, and what comes behind the last one goes by that.
+        let now = self.serve();
+        let late = self.notify_late(now);
         self.control.ring_bell();
-        if self.last_tick.elapsed() >= TICK {
-            self.tick();
+        if now.saturating_sub(self.last_tick) >= TICK {
+            self.tick(now);
         }
-        self.wait(late);
+        self.wait(late, now);
         true
     }
 
@@ -283,8 +285,8 @@ impl Worker {
         }
     }
 
-    /// Serves the active pairs until it is time to look for kicks, or to sleep.
-    fn serve(&mut self) {
+    /// Serves the active pairs until it is time to look for kicks, or to sleep; the clock as it was read last.
+    fn serve(&mut self) -> Duration {
         let began = self.started.elapsed();
         let (mut now, mut rounds, mut empty) = (began, 0, 0u32);
         loop {
@@ -294,10 +296,10 @@ impl Worker {
                 rounds += 1;
             } else if self.active.is_empty() || self.patience.found_nothing(now) == Next::Sleep {
                 self.take_back_all();
-                if self.patience.is_endless() {
-                    return;
+                if !self.patience.is_endless() {
+                    self.ask_for_kicks(now);
                 }
-                return self.ask_for_kicks();
+                return now;
             } else {
                 // Who writes the rings keeps their lines meanwhile, and gets the core if it waits for that.
                 empty += 1;
@@ -316,19 +318,18 @@ impl Worker {
                 false => LOOK_AFTER_NOTHING,
             };
             if rounds == ROUNDS_PER_LOOK || now - began > limit {
-                return;
+                return now;
             }
         }
     }
 
-    fn tick(&mut self) {
-        self.last_tick = Instant::now();
-        let now = self.now();
-        if let Some(ticks) = self.gauge.ticks_per_second() {
+    fn tick(&mut self, now: Duration) {
+        self.last_tick = now;
+        if let Some(ticks) = self.gauge.ticks_per_second(self.started + now) {
             self.fair.set_ticks_per_second(ticks);
             self.switch.set_ticks_per_second(ticks);
         }
-        self.switch.expire(now);
+        self.switch.expire(millis(now));
         for (port, queue, fault) in self.switch.take_faults() {
             self.tell(Notice::QueueFault(port, queue, fault));
         }

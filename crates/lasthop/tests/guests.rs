@@ -117,6 +117,54 @@ fn threads_are_found_by_their_names_and_watched_by_the_kernel() {
     found("bpf", "bpf-map");
 }
 
+/// The capabilities that a unit's file names, as setpriv(1) wants them.
+fn bounding_set(file: &str) -> String {
+    let path = format!("{}/../../packaging/{file}", env!("CARGO_MANIFEST_DIR"));
+    let unit = std::fs::read_to_string(path).unwrap();
+    let lines = unit.lines();
+    let sets = lines.filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    sets.flat_map(|set| set.split(' '))
+        .map(|name| format!(",+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()))
+        .collect()
+}
+
+/// Who notes states under a unit with these rights; `None` where that cannot be tried.
+fn by_with(rights: &str) -> Option<(String, String)> {
+    let place = Place::new();
+    let plain = place.command(&config("auto", "*"));
+    let mut command = std::process::Command::new("setpriv");
+    command.arg("--no-new-privs").arg(format!("--bounding-set=-all{rights}"));
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.env_remove("LASTHOP_RUNTIME_DIR").env_remove("LASTHOP_LOG");
+    let may = std::process::Command::new("setpriv")
+        .args(["--bounding-set=-all", "true"])
+        .output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let mut lasthop = place.spawn(command);
+    lasthop.wait_ready();
+    let by = by(&lasthop);
+    lasthop.end(rustix::process::Signal::TERM);
+    Some(by)
+}
+
+#[test]
+fn the_kernel_notes_states_with_the_rights_of_the_drop_in_and_not_with_those_of_the_unit() {
+    let unit = bounding_set("lasthop.service");
+    let both = unit.clone() + &bounding_set("guest-states.conf");
+    let (Some(without), Some(with)) = (by_with(&unit), by_with(&both)) else {
+        return eprintln!("not tested: rights cannot be given up here");
+    };
+    assert_eq!(without.0, "proc");
+    assert!(without.1.contains("no right"), "{}", without.1);
+    // With all rights it may not be possible either.
+    let place = Place::new();
+    let mut lasthop = place.start(&config("auto", "*"));
+    assert_eq!(with.0, by(&lasthop).0, "{}", with.1);
+    lasthop.end(rustix::process::Signal::TERM);
+}
+
 #[test]
 fn without_a_name_all_threads_of_the_vmm_count() {
     let place = Place::new();

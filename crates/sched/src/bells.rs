@@ -3,11 +3,17 @@
 //! The wish is a word beside the thread's state, which the kernel's program looks at when the thread blocks. Then it takes the
 //! wish off and puts a record into a ring of the kernel's, whose descriptor becomes readable. What the records say does not
 //! matter: who is woken looks at all states that it waits for.
+//!
+//! ```text
+//! kernel: store "blocked", then look at the wish        here: store the wish, then look at the state
+//! ```
+//! Between its two each side has a full barrier, so one of them at least sees what the other has stored. (On other
+//! processors than x86-64 the kernel's side has none: there a bell may be missed now and then, and the clock is what wakes.)
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
@@ -41,14 +47,17 @@ impl Bells {
         })
     }
 
-    /// Has the bell rung when the thread of this slot blocks for the next time.
+    /// Has the bell rung when the thread of one of these slots blocks for the next time. One whose state is not known to be that
+    /// of a blocked thread behind this call will be heard.
     #[inline]
-    pub fn listen(&self, slot: Slot) {
-        let slot = usize::from(slot.0);
-        if slot < SLOTS {
-            let wish = self.region.word(VCPUS_AT + slot * LINE + BELL_AT);
-            wish.store(1, Ordering::SeqCst);
+    pub fn listen(&self, slots: &[Slot]) {
+        for slot in slots.iter().map(|slot| usize::from(slot.0)) {
+            if slot < SLOTS {
+                let wish = self.region.word(VCPUS_AT + slot * LINE + BELL_AT);
+                wish.store(1, Ordering::Relaxed);
+            }
         }
+        fence(Ordering::SeqCst);
     }
 
     /// Takes all records out of the ring, so that it has room.

@@ -31,12 +31,20 @@ impl Table {
     /// # Errors
     /// The system's refusal.
     pub fn in_memory() -> io::Result<Self> {
+        Self::in_memory_by(Method::Samples)
+    }
+
+    /// The same with states of which is said that `method` keeps them: for tests of those who decide by states.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn in_memory_by(method: Method) -> io::Result<Self> {
         let file = rustix::fs::memfd_create("lasthop-guests", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, SIZE as u64)?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let reader = rustix::fs::open(path, flags, Mode::empty())?;
-        Self::over(file.as_fd(), reader, Method::Samples)
+        Self::over(file.as_fd(), reader, method)
     }
 
     /// Memory that all zeros are in; `reader` is a descriptor of the same for those who read.

@@ -244,7 +244,7 @@ fn a_bell_is_rung_once_when_a_thread_blocks_that_somebody_listens_to() {
         reaches(&view, slot, Activity::Running);
         let listens = round % 2 == 0;
         if listens {
-            bells.listen(slot);
+            bells.listen(&[slot]);
         }
         subject.rest();
         if listens {

@@ -16,6 +16,10 @@ use crate::stop;
 const BURST: u64 = 8192;
 /// Most frames on their way in each direction: half a queue, so that none needs to be dropped.
 const WINDOW: u64 = 512;
+/// Of super-frames: what a port sends at once, entries of a queue as QEMU has them, and buffers of a page, as Linux fills them.
+const BULK_BURST: u64 = 256;
+const BULK_QUEUE: u16 = 256;
+const BULK_BUFFER: u32 = 4096;
 
 /// A client for each pair of ports; connected once they know the size of their frames.
 pub(crate) struct Sharing {
@@ -48,16 +52,35 @@ impl Sharing {
         }
     }
 
+    /// The same with super-frames, whatever size is set.
+    pub(crate) fn in_bulk(mut self) -> Self {
+        for config in &mut self.configs {
+            config.bulk = true;
+            config.batch = 1;
+            config.queue_size = BULK_QUEUE;
+            config.rx_buffer = BULK_BUFFER;
+        }
+        self
+    }
+
+    fn burst(&self) -> u64 {
+        match self.configs.iter().any(|config| config.bulk) {
+            true => BULK_BURST,
+            false => BURST,
+        }
+    }
+
     /// Frames that arrived in a second, all clients together.
     fn run(&mut self, time: Duration) -> Result<f64> {
         stop::check()?;
+        let burst = self.burst();
         std::thread::scope(|scope| {
             let clients = self.clients.iter_mut().zip(self.cores.iter().cycle());
             let threads: Vec<_> = clients
                 .map(|(client, &core)| {
                     scope.spawn(move || {
                         pin(core)?;
-                        rate(client, time)
+                        rate(client, burst, time)
                     })
                 })
                 .collect();
@@ -70,11 +93,11 @@ impl Sharing {
     }
 }
 
-fn rate(client: &mut Lean, time: Duration) -> Result<f64> {
+fn rate(client: &mut Lean, burst: u64, time: Duration) -> Result<f64> {
     let start = Instant::now();
     let mut received = 0.0;
     while start.elapsed() < time {
-        let report = client.run(Until::Sent(BURST))?;
+        let report = client.run(Until::Sent(burst))?;
         received += report.mpps() * report.elapsed.as_secs_f64();
     }
     Ok(received / start.elapsed().as_secs_f64())

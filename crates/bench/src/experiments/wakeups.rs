@@ -13,6 +13,7 @@ use rustix::thread::{
     ClockId, CpuSet, NanosleepRelativeResult, clock_nanosleep_relative, sched_setaffinity,
     set_current_timer_slack,
 };
+use testkit::lean::SUPER_FRAME_LEN;
 
 use super::{Plan, progress};
 use crate::clients::Client as _;
@@ -24,11 +25,15 @@ use crate::report::{Body, Report, Row};
 use crate::sample::wait_quiet;
 use crate::statistics::percentile;
 
-const SIZES: [u32; 2] = [64, 1500];
+/// The last are super-frames.
+const SIZES: [u32; 3] = [64, 1500, SUPER_FRAME];
+const SUPER_FRAME: u32 = SUPER_FRAME_LEN as u32;
 /// Between two wake-ups.
 const PERIOD: Duration = Duration::from_micros(200);
 const NOTE: &str = "Setting 0: no traffic, nothing else runs on the core; 1: two pairs of ports share a worker, no helpers; 2: the \
     same with helpers on the other core, which is where the late wake-ups are counted";
+const NOTE_RIGHTS: &str = "The switch is the example `inside`, which is for benchmarks alone and gives no right up: so helpers may come back \
+    from the lowest priority also where RLIMIT_NICE cannot be raised. It has no sandbox, with helpers and without";
 
 /// One thing that is measured, again and again in turn with the others.
 struct Setting {
@@ -45,6 +50,7 @@ struct Setting {
 
 /// See the module.
 pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
+    let plan = &plan.inside()?;
     let mut settings = vec![Setting::new(0.0, 0, None)];
     for size in SIZES {
         for (number, offload) in [(1.0, false), (2.0, true)] {
@@ -54,6 +60,9 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
                 keep_workers_on(pid, plan.cores[0])?;
             }
             let mut clients = Sharing::on(&peer, [plan.cores[0]; 2]);
+            if size == SUPER_FRAME {
+                clients = clients.in_bulk();
+            }
             clients.set_size(size)?;
             clients.warm_up(plan.settle)?;
             peer.freeze();
@@ -72,6 +81,7 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
         "setting",
         "bytes of a frame",
         "Mpps",
+        "GiB/s",
         "helper's CPU, %",
         "wake-up p50, us",
         "p99, us",
@@ -79,7 +89,7 @@ pub(crate) fn wakeups(plan: &Plan) -> Result<Report> {
         "max, us",
     ];
     let title = "Helpers on an idle core: throughput of two pairs on one worker, and wake-ups of a thread on that core";
-    let notes = vec![NOTE.to_owned()];
+    let notes = [NOTE, NOTE_RIGHTS].map(str::to_owned).to_vec();
     Ok(Report::new(
         plan,
         "wakeups",
@@ -132,11 +142,13 @@ impl Setting {
     fn row(&self, plan: &Plan) -> Row {
         let part = |values: &[f64], share| percentile(values, share).unwrap_or(0.0);
         let late = |share| part(&self.wakeups, share);
+        let mpps = part(&self.mpps, 0.5);
         Row {
             values: vec![
                 self.number,
                 f64::from(self.size),
-                part(&self.mpps, 0.5),
+                mpps,
+                mpps * 1e6 * f64::from(self.size) / f64::from(1 << 30),
                 part(&self.helped, 0.5),
                 late(0.5),
                 late(0.99),

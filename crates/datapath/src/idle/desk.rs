@@ -42,6 +42,8 @@ pub(crate) enum Reason {
     Quiet,
     /// The helper does not know what to do with a frame.
     Unknown,
+    /// Its frames are not worth a helper.
+    Unworthy,
 }
 
 impl Reason {
@@ -50,6 +52,7 @@ impl Reason {
             Self::Asked => 0,
             Self::Quiet => 1,
             Self::Unknown => 2,
+            Self::Unworthy => 3,
         }) << REASON_SHIFT
     }
 
@@ -57,6 +60,7 @@ impl Reason {
         match word >> REASON_SHIFT & 0xff {
             1 => Self::Quiet,
             2 => Self::Unknown,
+            3 => Self::Unworthy,
             _ => Self::Asked,
         }
     }
@@ -89,6 +93,12 @@ impl Desk {
             beats: std::array::from_fn(|_| AtomicU32::new(0)),
             asleep: AtomicBool::new(false),
         }
+    }
+
+    /// Whether a pair is lent here.
+    pub(crate) fn is_used(&self) -> bool {
+        let mut slots = self.slots.iter();
+        slots.any(|slot| slot.load(Ordering::Relaxed) & STATE != FREE)
     }
 
     /// Whether nothing more can be lent here now.

@@ -12,15 +12,16 @@ use port::PortId;
 use super::boost::Boost;
 use super::choice::{CoreState, choose};
 use super::desk::Desk;
+use super::seen::Seen;
 use super::system::Thread;
-use super::topology::Topology;
+use super::topology::{Topology, share_module};
 use crate::worker::Help;
 
 /// What is known of the host's cores in this moment; all of it is a hint.
 pub trait Cores: Send + Sync {
     /// What a core does.
     fn state(&self, core: u16) -> CoreState;
-    /// Where the guest behind a port runs, if it does.
+    /// Where the guest behind a port runs, or ran last.
     fn core_of(&self, port: PortId) -> Option<u16>;
 }
 
@@ -55,6 +56,7 @@ pub(crate) struct Helper {
 pub(crate) struct Helpers {
     pub(crate) list: Vec<Arc<Helper>>,
     topology: Topology,
+    /// What is known where the kernel does not say.
     cores: Box<dyn Cores>,
     pub(crate) eager: bool,
     pub(crate) settings: Offload,
@@ -78,26 +80,50 @@ impl Helpers {
         }
     }
 
-    /// The helper for frames to `receiver` that a worker on core `here` has, by its place; `ready` says whether one may be asked.
+    /// The helper for frames to `receiver` that a worker on core `here` has, by its place; `seen` is what the kernel says, and `ready`
+    /// says whether one may be asked. Who helps already is asked when nobody else is left.
     pub(crate) fn choose(
         &self,
+        seen: Option<&Seen<'_>>,
         receiver: Option<PortId>,
         here: Option<u16>,
         hash: u64,
         ready: impl Fn(usize) -> bool,
     ) -> Option<usize> {
+        let cores = self.cores(seen);
+        let near = receiver.and_then(|port| cores.core_of(port)).or(here);
         let at = |core: u16| self.list.iter().position(|helper| helper.core == core);
-        let state = |core: u16| match at(core) {
-            _ if here == Some(core) => CoreState::Ours,
-            Some(helper) if ready(helper) => self.cores.state(core),
-            // It has enough to do, or there is none. What else shares the core's caches counts all the same.
-            _ => match self.cores.state(core) {
-                CoreState::Idle => CoreState::Busy,
-                other => other,
-            },
+        let chosen = |also_used: bool| {
+            let state = |core: u16| {
+                let helper = at(core).filter(|helper| ready(*helper));
+                let used = helper.is_some_and(|helper| self.list[helper].desk.is_used());
+                match cores.state(core) {
+                    _ if here == Some(core) => CoreState::Ours,
+                    CoreState::Guest => CoreState::Guest,
+                    // It is what the kernel sees run there.
+                    CoreState::Idle | CoreState::Busy if used && also_used => CoreState::Idle,
+                    // It has enough to do, or there is none. What else shares the core's caches counts all the same.
+                    CoreState::Idle if used || helper.is_none() => CoreState::Busy,
+                    other => other,
+                }
+            };
+            choose(&self.topology, near, state, hash)
         };
-        let near = receiver.and_then(|port| self.cores.core_of(port)).or(here);
-        at(choose(&self.topology, near, state, hash)?)
+        at(chosen(false).or_else(|| chosen(true))?)
+    }
+
+    fn cores<'a>(&'a self, seen: Option<&'a Seen<'_>>) -> &'a dyn Cores {
+        seen.map_or(&*self.cores, |seen| seen)
+    }
+
+    /// Whether a guest runs where this helper would take its caches from it.
+    pub(crate) fn is_beside_a_guest(&self, helper: usize, seen: &Seen<'_>) -> bool {
+        let own = self.topology.get(self.list[helper].core);
+        let mut cores = self.topology.cores().iter();
+        own.is_some_and(|own| {
+            cores
+                .any(|facts| share_module(own, facts) && seen.state(facts.core) == CoreState::Guest)
+        })
     }
 
     /// Frames that helpers have served.

@@ -33,6 +33,13 @@ impl Thread {
         Ok(thread)
     }
 
+    /// The calling thread, taken to belong to a core that may not be there; nothing is changed.
+    #[cfg(test)]
+    pub(crate) fn imagined(core: u16) -> Self {
+        let (id, lowest) = (rustix::thread::gettid(), false);
+        Self { id, core, lowest }
+    }
+
     fn run_on(&self, core: u16) -> io::Result<()> {
         let mut set = CpuSet::new();
         set.set(usize::from(core));

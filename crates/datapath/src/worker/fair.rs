@@ -29,8 +29,8 @@ const QUANTUM: Duration = Duration::from_micros(10);
 /// While others are active, no frame is taken after so many bytes: one super-frame. What frames cost is known only
 /// after the first of them.
 const BYTES_AMONG_OTHERS: u64 = 48 << 10;
-/// Costs are kept in units of a tick at the weight of [`WEIGHT`], in so many parts.
-const PARTS: u64 = 1024;
+/// Costs are kept in units of a tick at the weight of [`WEIGHT`], which has so many parts.
+const PARTS: u64 = 1 << 16;
 /// The bound shrinks by 1 / 64 a batch, down to what batches cost.
 const SHRINK: u64 = 64;
 
@@ -39,6 +39,8 @@ const SHRINK: u64 = 64;
 struct Account {
     /// In ticks at the weight of [`WEIGHT`].
     paid: u64,
+    /// Parts of a tick that are paid, too.
+    rest: u64,
     /// Parts of a tick that are paid for a tick.
     price: u64,
     /// Frames of a batch that take no longer than [`QUANTUM`], as far as is known.
@@ -49,6 +51,7 @@ impl Default for Account {
     fn default() -> Self {
         Self {
             paid: 0,
+            rest: 0,
             price: PARTS,
             frames: BATCH,
         }
@@ -161,7 +164,11 @@ impl Fair {
     fn charge(&mut self, port: PortId, cost: u64, frames: usize) {
         let (present, quantum) = (self.present, self.quantum);
         let account = self.account(port);
-        let price = cost * account.price / PARTS;
+        let parts = cost
+            .saturating_mul(account.price)
+            .saturating_add(account.rest);
+        let price = parts / PARTS;
+        account.rest = parts % PARTS;
         account.paid = account.paid.max(present) + price;
         if cost > quantum {
             // Division only where it is about long batches.

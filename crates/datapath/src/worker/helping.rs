@@ -18,6 +18,7 @@ use crate::idle::desk::{Desk, Next, Reason, SLOTS};
 use crate::idle::helper::{Cores, Helper, Helpers, Hysteresis, Unknown, depend_on};
 use crate::idle::system::Thread;
 use crate::idle::topology::Topology;
+use crate::idle::worth::Span;
 use crate::switch::piece::{Asked, Piece};
 use crate::{culprit, watchdog};
 
@@ -120,6 +121,9 @@ struct Helping {
     empty_since: [Option<Duration>; SLOTS],
     /// By slot: somebody's pair was there at the last look.
     had: [bool; SLOTS],
+    /// By slot: what its frames are like.
+    spans: [Span; SLOTS],
+    eager: bool,
 }
 
 /// Starts a helper on `core`, with the tables of `worker`.
@@ -164,6 +168,8 @@ pub(super) fn spawn(
                 hysteresis: Hysteresis::new(hysteresis),
                 empty_since: [None; SLOTS],
                 had: [false; SLOTS],
+                spans: [Span::default(); SLOTS],
+                eager: !lowest,
             };
             while worker.help(&mut own) {}
         })?;
@@ -188,8 +194,9 @@ impl Worker {
         }
         let lent = self.serve_lent(own);
         self.control.ring_bell();
-        if self.last_tick.elapsed() >= TICK {
-            self.tick();
+        let now = self.started.elapsed();
+        if now.saturating_sub(self.last_tick) >= TICK {
+            self.tick(now);
         }
         if !lent && !self.switch.has_to_do() && own.helper.desk.prepare_sleep() {
             self.follow_events(None);
@@ -216,13 +223,14 @@ impl Worker {
             if !std::mem::replace(&mut own.had[slot], true) {
                 own.hysteresis.came(now);
                 own.empty_since[slot] = None;
+                own.spans[slot] = Span::default();
             }
             self.switch.set_clock(nanos(now));
             let ms = millis(now);
             let piece = self
                 .switch
                 .serve_piece(pair, ms, &mut own.asked, &mut self.control);
-            let next = own.next(slot, piece, now);
+            let next = own.next(slot, (piece, self.switch.last_load()), now);
             own.helper.desk.done(slot, next);
         }
         any
@@ -230,13 +238,16 @@ impl Worker {
 }
 
 impl Helping {
-    /// What becomes of a pair behind a piece.
-    fn next(&mut self, slot: usize, piece: Piece, now: Duration) -> Next {
+    /// What becomes of a pair behind a piece of this load.
+    fn next(&mut self, slot: usize, (piece, load): (Piece, u64), now: Duration) -> Next {
         match piece {
             Piece::Done(frames) => {
                 self.helper.frames.fetch_add(frames, Ordering::Relaxed);
                 self.empty_since[slot] = None;
-                Next::Keep
+                match self.spans[slot].add(frames, load) || self.eager {
+                    true => Next::Keep,
+                    false => Next::Back(Reason::Unworthy),
+                }
             }
             Piece::Unknown => Next::Back(Reason::Unknown),
             Piece::Nothing => {

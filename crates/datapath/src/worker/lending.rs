@@ -12,7 +12,9 @@ use super::Worker;
 use super::handle::ring;
 use crate::idle::desk::Reason;
 use crate::idle::helper::{Backoff, Helper, Helpers, depend_on};
+use crate::idle::seen::Seen;
 use crate::idle::system::current_core;
+use crate::idle::worth::is_worth_it;
 
 /// Rounds in a row in which at least two pairs had a long batch, before one is lent.
 const ROUNDS: u32 = 4;
@@ -22,7 +24,9 @@ const STALLED: Duration = Duration::from_micros(100);
 const PICK_UP: Duration = Duration::from_micros(300);
 /// Looks at a helper in a piece before it is raised: a piece is done in about that time, unless it does not run.
 const LOOKS: u32 = 1000;
-/// Pairs that are remembered as unknown to helpers.
+/// Between two looks at what the processors of all guests do.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Pairs that are remembered as not for helpers.
 const STRANGERS: usize = 64;
 
 type Pair = (PortId, u16);
@@ -39,7 +43,7 @@ struct Loan {
     until: Duration,
 }
 
-/// A pair with a long batch, and who got its last frame.
+/// A pair with a long batch of frames that are worth it, and who got the last of them.
 type Candidate = (Pair, Option<PortId>);
 
 /// See the module.
@@ -49,9 +53,12 @@ pub(super) struct Lending {
     loans: Vec<Loan>,
     /// By the helpers' places.
     backoffs: Vec<Backoff>,
-    /// Pairs with frames that helpers do not know.
+    /// Pairs with frames that helpers do not know, or that are not worth one.
     strangers: Vec<(Pair, Backoff)>,
-    /// Of this round: pairs with a long batch, and the last of them.
+    /// Before that, the kernel's states are not looked at again for somebody who helps, and for guests beside helpers.
+    look_after: Duration,
+    guests_after: Duration,
+    /// Of this round: pairs with a long batch, and the last of them that is worth a helper.
     long: u32,
     last: Option<Candidate>,
     /// Rounds in a row with several.
@@ -80,6 +87,22 @@ impl Lending {
         self.helpers.as_ref()?.list.get(number)
     }
 
+    /// Notes a batch of so many frames and this load.
+    #[inline]
+    fn note(
+        &mut self,
+        (frames, load): (u64, u64),
+        mark: u16,
+        candidate: impl FnOnce() -> Candidate,
+    ) {
+        if load >= u64::from(mark) || self.eager {
+            self.long += 1;
+            if is_worth_it(frames, load) || self.eager {
+                self.last = Some(candidate());
+            }
+        }
+    }
+
     /// Ends the round. The pair to lend, if it is time.
     fn end_round(&mut self, now: Duration) -> Option<Candidate> {
         let (long, last) = (std::mem::take(&mut self.long), self.last.take());
@@ -97,7 +120,7 @@ impl Lending {
 
     /// Notes what a pair's coming back says of it and of the helper.
     fn learn(&mut self, loan: &Loan, reason: Reason, now: Duration) {
-        if reason == Reason::Unknown {
+        if matches!(reason, Reason::Unknown | Reason::Unworthy) {
             let at = self
                 .strangers
                 .iter()
@@ -135,10 +158,10 @@ impl Worker {
         let Some(helpers) = &self.lending.helpers else {
             return;
         };
-        if self.switch.last_load() >= u64::from(helpers.settings.mark) || self.lending.eager {
-            self.lending.long += 1;
-            self.lending.last = Some(((port, pair), self.switch.last_receiver()));
-        }
+        let (mark, switch) = (helpers.settings.mark, &self.switch);
+        let batch = (switch.last_frames() as u64, switch.last_load());
+        let candidate = || ((port, pair), switch.last_receiver());
+        self.lending.note(batch, mark, candidate);
     }
 
     /// A round is over: looks after what is lent, and lends more if there is too much to do.
@@ -167,8 +190,15 @@ impl Worker {
         };
         let backoffs = &self.lending.backoffs;
         let ready = |at: usize| backoffs[at].is_over(now) && !helpers.list[at].desk.is_full();
-        let hash = spread(pair);
-        let Some(number) = helpers.choose(receiver, current_core(), hash, ready) else {
+        if now < self.lending.look_after || !(0..helpers.list.len()).any(ready) {
+            return;
+        }
+        let (seen, hash) = (Seen::now(&self.guests), spread(pair));
+        let chosen = helpers.choose(seen.as_ref(), receiver, current_core(), hash, ready);
+        let Some(number) = chosen else {
+            if seen.is_some() {
+                self.lending.look_after = now + LOOK_AGAIN;
+            }
             return;
         };
         let helper = &helpers.list[number];
@@ -191,6 +221,10 @@ impl Worker {
     }
 
     fn look_after_loans(&mut self, now: Duration) {
+        if now >= self.lending.guests_after {
+            self.lending.guests_after = now + LOOK_AGAIN;
+            self.give_way_to_guests();
+        }
         let mut at = 0;
         while let Some(loan) = self.lending.loans.get_mut(at) {
             let helpers = self.lending.helpers.as_ref();
@@ -211,6 +245,21 @@ impl Worker {
             } else {
                 at += 1;
             }
+        }
+    }
+
+    /// Takes pairs back from cores beside which a guest runs by now, if the kernel says so.
+    #[cold]
+    fn give_way_to_guests(&mut self) {
+        let (Some(seen), Some(helpers)) = (Seen::now(&self.guests), &self.lending.helpers) else {
+            return;
+        };
+        let beside: Vec<Pair> = (self.lending.loans.iter())
+            .filter(|loan| helpers.is_beside_a_guest(loan.helper, &seen))
+            .map(|loan| loan.pair)
+            .collect();
+        for (port, pair) in beside {
+            self.take_back_pair(port, pair);
         }
     }
 
@@ -267,13 +316,16 @@ mod tests {
         Duration::from_micros(us)
     }
 
+    /// A batch of 64 frames of 64 bytes, and one of a super-frame: frames and load.
+    const SHORT: (u64, u64) = (64, 64 + 8);
+    const BULK: (u64, u64) = (1, 1 + 127);
+
     /// Ends so many rounds in which these pairs had long batches; what is to be lent.
     fn rounds(lending: &mut Lending, count: u32, ports: &[u32], now: Duration) -> Option<Pair> {
         let mut last = None;
         for _ in 0..count {
             for port in ports {
-                lending.long += 1;
-                lending.last = Some(((PortId(*port), 0), None));
+                lending.note(BULK, 32, || ((PortId(*port), 0), None));
             }
             last = last.or(lending.end_round(now));
         }
@@ -292,6 +344,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lent_is_worth_it_whatever_there_is_to_do_besides() {
+        let lending = &mut Lending::default();
+        let mut lent = |batches: &[(u64, u64)]| {
+            let mut last = None;
+            for _ in 0..ROUNDS {
+                for (port, batch) in (1..).zip(batches) {
+                    lending.note(*batch, 32, || ((PortId(port), 0), None));
+                }
+                last = lending.end_round(us(0));
+            }
+            last.map(|((port, _), _)| port.0)
+        };
+        assert_eq!(lent(&[SHORT, SHORT]), None);
+        assert_eq!(lent(&[BULK, SHORT]), Some(1));
+        assert_eq!(lent(&[SHORT, BULK, SHORT]), Some(2));
+        assert_eq!(lent(&[BULK, (1, 1)]), None, "there is little else to do");
+    }
+
+    #[test]
     fn a_pair_with_unknown_frames_stays_for_a_while() {
         let lending = &mut Lending::default();
         let loan = |port| Loan {
@@ -305,7 +376,7 @@ mod tests {
         assert_eq!(rounds(lending, ROUNDS, &[1, 2], us(999)), None);
         assert!(rounds(lending, ROUNDS, &[2, 1], us(999)).is_some());
         assert!(rounds(lending, ROUNDS, &[1, 2], us(1000)).is_some());
-        lending.learn(&loan(2), Reason::Unknown, us(1000));
+        lending.learn(&loan(2), Reason::Unworthy, us(1000));
         assert_eq!(rounds(lending, ROUNDS, &[1, 2], us(2999)), None);
         lending.learn(&loan(2), Reason::Quiet, us(2999));
         assert!(rounds(lending, ROUNDS, &[1, 2], us(2999)).is_some());

@@ -47,8 +47,8 @@ impl Worker {
     }
 
     /// Before a sleep: pairs for which no frames came meanwhile are active no more.
-    pub(super) fn ask_for_kicks(&mut self) {
-        let now = nanos(self.started.elapsed());
+    pub(super) fn ask_for_kicks(&mut self, now: Duration) {
+        let now = nanos(now);
         let mut at = 0;
         while let Some((port, pair)) = self.active.get(at) {
             let until = self.active.quiet_until(at);
@@ -89,15 +89,15 @@ impl Worker {
     }
 
     /// Notifies guests that were to be notified later, as far as it is time; how long the rest can wait.
-    pub(super) fn notify_late(&mut self) -> Option<Duration> {
-        let now = nanos(self.started.elapsed());
+    pub(super) fn notify_late(&mut self, now: Duration) -> Option<Duration> {
+        let now = nanos(now);
         self.switch.set_clock(now);
         let next = self.switch.notify_late()?;
         Some(Duration::from_nanos(next.saturating_sub(now)))
     }
 
     /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
-    pub(super) fn wait(&mut self, late: Option<Duration>) {
+    pub(super) fn wait(&mut self, late: Option<Duration>, now: Duration) {
         if !self.active.is_empty() || self.switch.has_to_do() {
             return self.follow_events(Some(Duration::ZERO));
         }
@@ -114,11 +114,10 @@ impl Worker {
         if !answers.is_none_or(shared::Receiver::prepare_sleep) {
             return;
         }
-        self.tick();
+        self.tick(now);
         let parked = self.switch.has_parked().then_some(TICK);
-        let now = nanos(self.started.elapsed());
         let held = self.held.next();
-        let held = held.map(|until| Duration::from_nanos(until.saturating_sub(now)));
+        let held = held.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
         self.follow_events(parked.into_iter().chain(late).chain(held).min());
         if let Some(answers) = &mut self.control.answers {
             answers.woke();

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Sender as Outbox};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use channel::shared;
 use channel::supervision::Poll;
@@ -103,7 +103,7 @@ fn prepare(
         notices,
         notices_bell,
         started: now,
-        last_tick: now,
+        last_tick: Duration::ZERO,
         last_ask: now,
         lost_mappings: 0,
     };

@@ -66,17 +66,10 @@ impl Way {
 
     /// The plan, with the folder that has the programs for this way.
     pub(super) fn plan(self, plan: &Plan) -> Result<Plan> {
-        let mut plan = plan.clone();
-        if matches!(self, Self::InsideTap | Self::InsidePacket) {
-            plan.bin.push("inside");
-            let there = plan.bin.join("lasthop-switch").exists();
-            anyhow::ensure!(
-                there,
-                "there is no {}: 'make bench' makes it",
-                plan.bin.display()
-            );
+        match self {
+            Self::InsideTap | Self::InsidePacket => plan.inside(),
+            _ => Ok(plan.clone()),
         }
-        Ok(plan)
     }
 
     /// Over which interface it leads, of Lasthop's.

@@ -109,7 +109,7 @@ proptest! {
         let by_weight = |g: &Guest| g.used as f64 / f64::from(g.weight);
         let least = guests.iter().map(by_weight).fold(f64::MAX, f64::min);
         let most = guests.iter().map(by_weight).fold(0.0, f64::max);
-        // A part is that a weight's price is a whole number of 1024ths; the rest a few batches at the end.
+        // A part is that a weight's price is a whole number of parts; the rest a few batches at the end.
         let dearest = guests.iter().map(|g| *g.costs.iter().max().unwrap() as f64 / f64::from(g.weight));
         let slack = 3.0 * dearest.fold(0.0, f64::max);
         prop_assert!(most - least <= 0.01 * most + slack, "{guests:?}");
