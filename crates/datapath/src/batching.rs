@@ -35,13 +35,22 @@ pub enum Activity {
     Unknown,
 }
 
+/// A virtual processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Processor {
+    /// The core where it runs, or ran last.
+    pub core: usize,
+    /// Since when it sleeps, if it does.
+    pub asleep: Option<Nanos>,
+}
+
 /// Sees what the virtual processors behind a port do, without a system call.
 pub trait Vcpus: Send + Sync + std::fmt::Debug {
     /// Those that serve queue pair `pair` of `pairs`.
     fn activity(&self, pair: u16, pairs: u16) -> Activity;
 
-    /// Whether those that serve queue pair `pair` of `pairs` are all on cores of which this is said.
-    fn are_on(&self, pair: u16, pairs: u16, cores: &dyn Fn(usize) -> bool) -> bool;
+    /// The one that serves queue pair `pair` of `pairs`. `None` where there are several, or nothing is known.
+    fn processor(&self, pair: u16, pairs: u16) -> Option<Processor>;
 
     /// Has a bell rung when one of those blocks that serve queue pair `pair` of `pairs`. `false` where there is no such bell.
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {

@@ -50,6 +50,8 @@ pub(crate) struct Fabric<P> {
     touched: Vec<PortId>,
     /// Nanoseconds of the machine's monotonic clock, of the batch that is served.
     pub(crate) now: u64,
+    /// Receivers of the last batches, as far as somebody is to ask: as many as there is room for.
+    pub(crate) served: Vec<(PortId, u16)>,
     /// Receivers that are to be notified later, and when.
     pub(crate) late: Vec<(PortId, u16, u64)>,
     /// A receiver of this batch with one queue is masked.
@@ -91,6 +93,7 @@ impl<P: Port> Fabric<P> {
             slots: Vec::new(),
             touched: Vec::with_capacity(64),
             now: 0,
+            served: Vec::new(),
             late: Vec::with_capacity(64),
             any_masked: false,
             payers: Vec::with_capacity(64),
@@ -378,6 +381,9 @@ impl<P: Port> Fabric<P> {
                 slot.unflushed &= slot.unflushed - 1;
                 if let Some(due) = slot.port.flush(pair, self.now) {
                     self.late.push((id, pair, due));
+                }
+                if self.served.len() < self.served.capacity() {
+                    self.served.push((id, pair));
                 }
             }
             if !slot.port.is_settled() {

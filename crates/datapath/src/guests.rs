@@ -9,7 +9,7 @@ use port::PortId;
 use port::counters::MAX_PORTS;
 use sched::{Activity as State, Bells, Method, Slot, Vcpu, View};
 
-use crate::batching::{Activity, Vcpus};
+use crate::batching::{Activity, Processor, Vcpus};
 
 /// States, and bells where the kernel keeps them.
 #[derive(Debug)]
@@ -128,10 +128,15 @@ impl Vcpus for Processors {
         all
     }
 
-    fn are_on(&self, pair: u16, pairs: u16, cores: &dyn Fn(usize) -> bool) -> bool {
-        let state = |slot: &Slot| self.states.view.state(*slot);
-        let on = |slot| state(slot).is_some_and(|vcpu| cores(vcpu.core.into()));
-        self.of_pair(pair, pairs).iter().all(on)
+    fn processor(&self, pair: u16, pairs: u16) -> Option<Processor> {
+        let [slot] = self.of_pair(pair, pairs) else {
+            return None;
+        };
+        let vcpu = self.states.view.state(*slot)?;
+        Some(Processor {
+            core: vcpu.core.into(),
+            asleep: (vcpu.activity == State::Blocked).then_some(vcpu.since_ns),
+        })
     }
 
     fn listen(&self, pair: u16, pairs: u16) -> bool {
@@ -214,7 +219,12 @@ mod tests {
             "a processor for each pair"
         );
         assert!(!processors.listen(0, 1), "there is no bell");
-        assert!(processors.are_on(0, 1, &|core| core == 0));
-        assert!(!processors.are_on(0, 1, &|core| core == 1));
+        let processor = |pair, pairs| processors.processor(pair, pairs);
+        let is = |asleep| Some(Processor { core: 0, asleep });
+        assert_eq!(
+            [processor(0, 2), processor(1, 2)],
+            [is(None), is(Some(256))]
+        );
+        assert_eq!(processor(0, 1), None, "which of the two is not known");
     }
 }

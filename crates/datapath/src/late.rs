@@ -1,16 +1,29 @@
 //! Receivers that have frames, and are to hear of them later (see `batching`).
 
-use port::Port;
+use port::{Port, PortId};
 
 use crate::fabric::Fabric;
 use crate::guest::GuestPort;
 use crate::switch::Switch;
+
+/// Of so many receivers it is remembered that they were sent something: more than this have no sender that waits for each.
+const SERVED: usize = 8;
 
 impl<P: Port> Switch<P> {
     /// The time, for receivers that are notified by it: nanoseconds of the machine's monotonic clock.
     #[inline]
     pub fn set_clock(&mut self, now: u64) {
         self.fabric.now = now;
+    }
+
+    /// From now on, some of those who received something last are remembered, for [`Switch::next_served`].
+    pub(crate) fn remember_served(&mut self) {
+        self.fabric.served.reserve_exact(SERVED);
+    }
+
+    /// One of those who received something, each once, or twice.
+    pub(crate) fn next_served(&mut self) -> Option<(PortId, u16)> {
+        self.fabric.served.pop()
     }
 
     /// Notifies receivers that were to wait, as far as they are due by the clock or wait no more. When to come again, if any is left.

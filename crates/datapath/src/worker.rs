@@ -24,6 +24,7 @@ mod helping;
 mod lending;
 mod rings;
 mod round;
+mod seat;
 mod sleep;
 mod start;
 
@@ -37,7 +38,6 @@ use std::time::{Duration, Instant};
 use channel::shared;
 use port::{Port, PortId};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::thread::CpuSet;
 use wire::MacAddr;
 use wire::build::PacketBuilder;
 
@@ -54,6 +54,7 @@ use held::HeldPairs;
 pub use helping::Help;
 use lending::Lending;
 use rings::ControlRings;
+use seat::Seat;
 pub(crate) use start::spawn_all;
 
 /// Between two ticks while frames flow or wait.
@@ -102,8 +103,9 @@ pub struct Worker {
     gauge: Gauge,
     lending: Lending,
     patience: Patience,
-    /// Where this thread may run, as of a while ago.
-    cores: CpuSet,
+    seat: Seat,
+    /// Passes since the last sleep.
+    awake: u32,
     sleeps: u32,
     epoll: OwnedFd,
     inbox: Inbox<Job>,
@@ -154,6 +156,7 @@ impl Worker {
     pub fn watch_guests(&mut self, states: Arc<States>) {
         // A ring from before is closed with the last worker's states, and leaves the epoll set with that.
         self.guests.set_states(states);
+        self.switch.remember_served();
         let token = EventData::new_u64(TOKEN_BELLS);
         let flags = EventFlags::IN | EventFlags::ET;
         if let Some(bells) = self.guests.bells()

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use rustix::thread::CpuSet;
-
 use super::GuestPort;
-use crate::batching::{Activity, Rules, Vcpus};
+use crate::batching::{Activity, Processor, Rules, Vcpus};
 
 impl GuestPort {
     /// The same, whose guest is notified by these rules.
@@ -34,16 +32,11 @@ impl GuestPort {
         vcpus.is_some_and(|vcpus| vcpus.listen(pair, pairs))
     }
 
-    /// Whether the guest that uses `pair` is known to be on one of these cores.
+    /// The one processor of the guest that uses `pair`, if that is known to be one.
     #[must_use]
-    pub fn is_on(&self, pair: u16, cores: &CpuSet) -> bool {
-        let pairs = self.usable_pairs;
-        let vcpus = self.vcpus.as_deref();
-        vcpus.is_some_and(|vcpus| {
-            vcpus.are_on(pair, pairs, &|core| {
-                core < CpuSet::MAX_CPU && cores.is_set(core)
-            })
-        })
+    pub fn processor(&self, pair: u16) -> Option<Processor> {
+        let vcpus = self.vcpus.as_deref()?;
+        vcpus.processor(pair, self.usable_pairs)
     }
 
     /// From now on, it can be seen what the guest does; or not any more.

@@ -81,6 +81,12 @@ impl ActivePairs {
         new
     }
 
+    /// Whether a pair is there.
+    pub(super) fn has(&self, port: PortId, pair: u16) -> bool {
+        let pairs = self.by_port.get(port.0 as usize);
+        pair < 64 && pairs.is_some_and(|pairs| pairs & (1 << pair) != 0)
+    }
+
     /// The guest of the pair that was added last has kicked, and need not do so again before.
     pub(super) fn keep_quiet(&mut self, until: u64) {
         if let Some(entry) = self.list.last_mut() {

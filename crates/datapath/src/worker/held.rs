@@ -1,6 +1,6 @@
-//! Queue pairs whose guests are not asked to kick although nobody looks at them: each was looked at a moment ago, because its guest had
-//! kicked, and the guest runs. What it sends meanwhile waits until the time is up, or until the guest is about to sleep
-//! (Hyper-Switch, 4.3.3 and 4.3.5).
+//! Queue pairs whose guests are not asked to kick although nobody looks at them (Hyper-Switch, 4.3.3 and 4.3.5): the guest kicked or was
+//! sent something a moment ago, so that it runs, or is about to. What it sends meanwhile waits until the time is up, or until the
+//! guest sleeps.
 //!
 //! That pays for a guest which sends something and sleeps at once: it is spared a kick, and the worker is woken by a core that has
 //! just become free for it. For one that goes on computing it would be a loss, since its frames wait while nobody works on them. So
@@ -10,35 +10,54 @@ use std::collections::BTreeMap;
 
 use port::PortId;
 
-use crate::batching::Nanos;
+use crate::batching::{Nanos, Processor};
 
-/// A guest that sleeps so soon was worth waiting for: waking a worker that sleeps on another core takes about as long (25 us on
-/// a virtual machine, docs/SCHEDULING.md).
-const SOON: Nanos = 30_000;
+/// A guest that sleeps so soon was worth waiting for: a worker that sleeps on another core needs about as long to wake up (25 us on a
+/// virtual machine, docs/SCHEDULING.md), and as long again for what was found there to be seen here.
+const SOON: Nanos = 50_000;
 /// After the first time that it did not pay, a pair is not held so many times, and twice as many after each other time.
 const SPARED: u32 = 8;
 const SPARED_MOST: u32 = 1024;
+/// After so many times in a row that holding guests on one core paid, the worker had better be on that core. It stays until there
+/// were as many sleeps without, or one that did not pay.
+const STREAK: u32 = 8;
 
 type Pair = (PortId, u16);
+
+/// Why a pair is held: each has a record of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum After {
+    /// Its guest has kicked.
+    Kick,
+    /// Its guest was sent something, and may answer.
+    Delivery,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct HeldPairs {
     list: Vec<Held>,
-    records: BTreeMap<Pair, Record>,
+    records: BTreeMap<(Pair, After), Record>,
+    /// Where holding paid last, and how often in a row, [`STREAK`] times two at most.
+    streak: (usize, u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Held {
-    pair: Pair,
-    since: Nanos,
-    until: Nanos,
+pub(super) struct Held {
+    pub(super) pair: Pair,
+    pub(super) after: After,
+    /// Its guest's, as it was before.
+    pub(super) processor: Processor,
+    pub(super) since: Nanos,
+    pub(super) until: Nanos,
 }
 
 /// A pair that is to be looked at now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Due {
     pub(super) pair: Pair,
+    after: After,
+    core: usize,
     /// Its guest slept soon.
     soon: bool,
 }
@@ -66,8 +85,8 @@ impl Record {
 
 impl HeldPairs {
     /// Whether a pair is to be held, by its record. Asked once each time that it could be.
-    pub(super) fn wants(&mut self, pair: Pair) -> bool {
-        let Some(record) = self.records.get_mut(&pair) else {
+    pub(super) fn wants(&mut self, pair: Pair, after: After) -> bool {
+        let Some(record) = self.records.get_mut(&(pair, after)) else {
             return true;
         };
         let spared = record.spared > 0;
@@ -76,8 +95,13 @@ impl HeldPairs {
     }
 
     /// Adds a pair that is active no more.
-    pub(super) fn add(&mut self, pair: Pair, since: Nanos, until: Nanos) {
-        self.list.push(Held { pair, since, until });
+    pub(super) fn add(&mut self, held: Held) {
+        self.list.push(held);
+    }
+
+    /// Whether a pair is held.
+    pub(super) fn has(&self, pair: Pair) -> bool {
+        self.list.iter().any(|held| held.pair == pair)
     }
 
     /// Takes a pair off, if it is there.
@@ -88,7 +112,7 @@ impl HeldPairs {
     /// Forgets all about a pair.
     pub(super) fn forget(&mut self, pair: Pair) {
         self.remove(pair);
-        self.records.remove(&pair);
+        self.records.retain(|(of, _), _| *of != pair);
     }
 
     /// When the first of them is to be looked at.
@@ -96,23 +120,52 @@ impl HeldPairs {
         self.list.iter().map(|held| held.until).min()
     }
 
-    /// Takes off one that is to be looked at now: its time is up, or its guest does not run.
+    /// Takes off one that is to be looked at now: its time is up, its guest sleeps since, or nothing is known of it any more.
     pub(super) fn take_due(
         &mut self,
         now: Nanos,
-        mut runs: impl FnMut(Pair) -> bool,
+        mut processor: impl FnMut(Pair) -> Option<Processor>,
     ) -> Option<Due> {
-        let is_due = |held: &Held| held.until <= now || !runs(held.pair);
-        let at = self.list.iter().position(is_due)?;
-        let Held { pair, since, until } = self.list.swap_remove(at);
-        let soon = now < until && now - since <= SOON;
-        Some(Due { pair, soon })
+        let mut is_due = |held: &Held| {
+            let slept =
+                |now: Processor| now.asleep.is_some() && now.asleep != held.processor.asleep;
+            held.until <= now || processor(held.pair).is_none_or(slept)
+        };
+        let at = self.list.iter().position(&mut is_due)?;
+        let held = self.list.swap_remove(at);
+        Some(Due {
+            pair: held.pair,
+            after: held.after,
+            core: held.processor.core,
+            soon: now < held.until && now - held.since <= SOON,
+        })
     }
 
     /// Whether frames lay in the pair that was due.
     pub(super) fn learn(&mut self, due: Due, frames: bool) {
-        let record = self.records.entry(due.pair).or_default();
-        record.learn(due.soon && frames);
+        let paid = due.soon && frames;
+        let record = self.records.entry((due.pair, due.after)).or_default();
+        record.learn(paid);
+        let (core, times) = self.streak;
+        self.streak = match paid {
+            true if core == due.core => (core, (times + 1).min(2 * STREAK)),
+            true => (due.core, 1),
+            false => (core, 0),
+        };
+    }
+
+    /// Before a sleep: the core where the worker had better be, if there is one.
+    pub(super) fn core(&mut self) -> Option<usize> {
+        let (core, times) = &mut self.streak;
+        if self.list.is_empty() {
+            *times = times.saturating_sub(1);
+        }
+        (*times >= STREAK).then_some(*core)
+    }
+
+    /// There is so much to do that the worker does not sleep: it had better be on a core of its own.
+    pub(super) fn busy(&mut self) {
+        self.streak.1 = 0;
     }
 }
 
@@ -123,46 +176,83 @@ mod tests {
     const A: Pair = (PortId(1), 0);
     const B: Pair = (PortId(2), 3);
 
+    const fn runs(core: usize) -> Option<Processor> {
+        Some(Processor { core, asleep: None })
+    }
+
+    const fn sleeps(since: Nanos) -> Option<Processor> {
+        let asleep = Some(since);
+        Some(Processor { core: 0, asleep })
+    }
+
+    fn held(pair: Pair, processor: Option<Processor>, until: Nanos) -> Held {
+        Held {
+            pair,
+            after: After::Kick,
+            processor: processor.unwrap(),
+            since: 10,
+            until,
+        }
+    }
+
     fn due(pair: Pair, soon: bool) -> Option<Due> {
-        Some(Due { pair, soon })
+        Some(Due {
+            pair,
+            after: After::Kick,
+            core: 0,
+            soon,
+        })
     }
 
     #[test]
     fn a_pair_is_due_when_its_time_is_up_or_its_guest_sleeps() {
-        let mut held = HeldPairs::default();
-        assert_eq!(held.next(), None);
-        held.add(A, 10, 100);
-        held.add(B, 10, 50);
-        assert_eq!(held.next(), Some(50));
-        assert_eq!(held.take_due(49, |_| true), None);
-        assert_eq!(held.take_due(50, |_| true), due(B, false));
-        assert_eq!(held.take_due(50, |_| true), None);
-        assert_eq!(held.take_due(50, |_| false), due(A, true));
-        assert_eq!(held.next(), None);
-        held.add(A, 10, 100_000);
-        assert_eq!(held.take_due(11 + SOON, |_| false), due(A, false));
+        let mut pairs = HeldPairs::default();
+        assert_eq!(pairs.next(), None);
+        pairs.add(held(A, runs(0), 100));
+        pairs.add(held(B, runs(0), 50));
+        assert_eq!(pairs.next(), Some(50));
+        assert_eq!(pairs.take_due(49, |_| runs(0)), None);
+        assert_eq!(pairs.take_due(50, |_| runs(0)), due(B, false));
+        assert_eq!(pairs.take_due(50, |_| runs(0)), None);
+        assert_eq!(pairs.take_due(50, |_| sleeps(20)), due(A, true));
+        assert_eq!(pairs.next(), None);
+        pairs.add(held(A, runs(0), 100_000));
+        assert_eq!(pairs.take_due(11 + SOON, |_| sleeps(20)), due(A, false));
+        pairs.add(held(A, runs(0), 100));
+        assert_eq!(pairs.take_due(50, |_| None), due(A, true));
+    }
+
+    #[test]
+    fn one_that_sleeps_still_is_about_to_run() {
+        let mut pairs = HeldPairs::default();
+        pairs.add(held(A, sleeps(5), 100));
+        assert_eq!(pairs.take_due(50, |_| sleeps(5)), None);
+        assert_eq!(pairs.take_due(50, |_| runs(0)), None);
+        assert_eq!(pairs.take_due(50, |_| sleeps(30)), due(A, true));
     }
 
     #[test]
     fn one_that_is_removed_is_not_looked_at() {
-        let mut held = HeldPairs::default();
+        let mut pairs = HeldPairs::default();
         let other = (A.0, 1);
-        held.add(A, 0, 100);
-        held.add(other, 0, 100);
-        held.remove(A);
-        assert_eq!(held.take_due(100, |_| true), due(other, false));
-        assert_eq!(held.take_due(100, |_| true), None);
+        pairs.add(held(A, runs(0), 100));
+        pairs.add(held(other, runs(0), 100));
+        assert!(pairs.has(A) && pairs.has(other));
+        pairs.remove(A);
+        assert!(!pairs.has(A));
+        assert_eq!(pairs.take_due(100, |_| runs(0)), due(other, false));
+        assert_eq!(pairs.take_due(100, |_| runs(0)), None);
     }
 
     /// How often a pair is held in so many chances, when holding it goes so.
-    fn holds(held: &mut HeldPairs, chances: u32, paid: bool) -> u32 {
+    fn holds(pairs: &mut HeldPairs, chances: u32, paid: bool) -> u32 {
         let mut count = 0;
         for _ in 0..chances {
-            if held.wants(A) {
+            if pairs.wants(A, After::Kick) {
                 count += 1;
-                held.add(A, 0, 1000);
-                let due = held.take_due(1, |_| false).unwrap();
-                held.learn(due, paid);
+                pairs.add(held(A, runs(0), 1000));
+                let due = pairs.take_due(11, |_| sleeps(11)).unwrap();
+                pairs.learn(due, paid);
             }
         }
         count
@@ -170,25 +260,52 @@ mod tests {
 
     #[test]
     fn a_pair_is_held_as_long_as_that_pays_and_tried_again_now_and_then() {
-        let mut held = HeldPairs::default();
-        assert_eq!(holds(&mut held, 1000, true), 1000);
-        assert_eq!(holds(&mut held, 9, false), 1);
-        assert_eq!(holds(&mut held, 17, false), 1);
+        let mut pairs = HeldPairs::default();
+        assert_eq!(holds(&mut pairs, 1000, true), 1000);
+        assert_eq!(holds(&mut pairs, 9, false), 1);
+        assert!(pairs.wants(A, After::Delivery), "another record");
+        assert_eq!(holds(&mut pairs, 17, false), 1);
         // In the long run once in a thousand times.
-        holds(&mut held, 5000, false);
-        assert_eq!(holds(&mut held, 10_250, false), 10);
+        holds(&mut pairs, 5000, false);
+        assert_eq!(holds(&mut pairs, 10_250, false), 10);
         // A pair that pays again is held as before.
-        holds(&mut held, 1025, true);
-        assert_eq!(holds(&mut held, 100, true), 100);
+        holds(&mut pairs, 1025, true);
+        assert_eq!(holds(&mut pairs, 100, true), 100);
+    }
+
+    #[test]
+    fn the_worker_goes_where_holding_pays_and_leaves_when_it_does_not() {
+        let mut pairs = HeldPairs::default();
+        assert_eq!(pairs.core(), None);
+        holds(&mut pairs, STREAK - 1, true);
+        assert_eq!(pairs.core(), None);
+        holds(&mut pairs, 3, true);
+        assert_eq!(pairs.core(), Some(0));
+        holds(&mut pairs, 1, false);
+        assert_eq!(pairs.core(), None, "it did not pay");
+        holds(&mut pairs, 100, true);
+        assert_eq!(pairs.core(), Some(0));
+        let stays = (0..100).take_while(|_| pairs.core().is_some()).count();
+        assert_eq!(stays as u32, STREAK - 1, "nobody is held any more");
+        holds(&mut pairs, 100, true);
+        pairs.add(held(B, runs(3), 1000));
+        let due = pairs.take_due(11, |_| sleeps(11)).unwrap();
+        pairs.learn(due, true);
+        pairs.add(held(B, runs(3), 1000));
+        assert_eq!(pairs.core(), None, "another core");
+        pairs.remove(B);
+        holds(&mut pairs, 100, true);
+        pairs.busy();
+        assert_eq!(pairs.core(), None);
     }
 
     #[test]
     fn what_is_forgotten_has_no_record() {
-        let mut held = HeldPairs::default();
-        holds(&mut held, 100, false);
-        held.add(A, 0, 1000);
-        held.forget(A);
-        assert_eq!(held.next(), None);
-        assert!(held.wants(A));
+        let mut pairs = HeldPairs::default();
+        holds(&mut pairs, 100, false);
+        pairs.add(held(A, runs(0), 1000));
+        pairs.forget(A);
+        assert_eq!(pairs.next(), None);
+        assert!(pairs.wants(A, After::Kick));
     }
 }

@@ -6,10 +6,14 @@ use channel::shared;
 use port::{Port, PortId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::thread::sched_getaffinity;
 
+use super::held::{After, Held};
 use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_BELLS, TOKEN_INBOX, Worker, nanos};
+use crate::batching::Nanos;
 use crate::poll::thread_time;
+
+/// Passes without a sleep in between, each of some rounds, after which a worker has much to do.
+const BUSY: u32 = 4;
 
 impl Worker {
     /// A guest has kicked.
@@ -33,8 +37,8 @@ impl Worker {
         let now = nanos(self.started.elapsed());
         loop {
             let switch = &mut self.switch;
-            let runs = |(port, pair)| switch.port_mut(port).is_some_and(|guest| guest.runs(pair));
-            let Some(due) = self.held.take_due(now, runs) else {
+            let processor = |(port, pair)| switch.port_mut(port)?.processor(pair);
+            let Some(due) = self.held.take_due(now, processor) else {
                 return;
             };
             let (port, pair) = due.pair;
@@ -52,28 +56,68 @@ impl Worker {
         let mut at = 0;
         while let Some((port, pair)) = self.active.get(at) {
             let until = self.active.quiet_until(at);
-            if now < until && self.holds(port, pair) {
+            if now < until && self.hold((port, pair), After::Kick, (now, until)) {
                 self.active.remove_at(at);
-                self.held.add((port, pair), now, until);
             } else if self.keep_awake(port, pair) {
                 at += 1;
             } else {
                 self.active.remove_at(at);
             }
         }
+        while let Some((port, pair)) = self.switch.next_served() {
+            self.await_answer(port, pair, now);
+        }
     }
 
-    /// Whether the guest that sends by a pair need not kick: it runs, where this worker may run, too; a bell will be rung before it
-    /// does not; and that paid lately.
-    fn holds(&mut self, port: PortId, pair: u16) -> bool {
-        let cores = &self.cores;
-        let guest = self.switch.port_mut(port);
-        guest.is_some_and(|guest| {
-            guest.is_on(pair, cores)
-                && self.held.wants((port, pair))
-                && guest.listen(pair)
-                && guest.runs(pair)
-        })
+    /// A guest that was sent something need not kick for its answer, if it is held.
+    fn await_answer(&mut self, port: PortId, pair: u16, now: Nanos) {
+        let known = (port, pair);
+        let ours = self.all.is_empty() || self.loads.contains_key(&known);
+        if !ours || self.active.has(port, pair) || self.held.has(known) || self.lending.has(known) {
+            return;
+        }
+        let Some(guest) = self.switch.port_mut(port) else {
+            return;
+        };
+        let until = guest.rules().quiet_until(now);
+        if now < until && self.hold(known, After::Delivery, (now, until)) {
+            // What it has sent already, it has kicked for or not.
+            if self.keep_awake(port, pair) {
+                self.held.remove(known);
+                self.active.add(port, pair);
+            } else if let Some(guest) = self.switch.port_mut(port) {
+                guest.arm(pair, false);
+            }
+        }
+    }
+
+    /// Holds a pair, if its guest is about to do something and a bell will be rung when it sleeps after that; if it is where this
+    /// worker may run, too; and if that paid lately.
+    fn hold(&mut self, pair: (PortId, u16), after: After, (since, until): (Nanos, Nanos)) -> bool {
+        let Some(guest) = self.switch.port_mut(pair.0) else {
+            return false;
+        };
+        // What it was before there is a bell: if it sleeps from then on, nobody may have heard.
+        let Some(processor) = guest.processor(pair.1) else {
+            return false;
+        };
+        let holds = self.seat.allows(processor.core)
+            && (after == After::Delivery || processor.asleep.is_none())
+            && self.held.wants(pair, after)
+            && guest.listen(pair.1)
+            && guest
+                .processor(pair.1)
+                .is_some_and(|now| now.asleep == processor.asleep);
+        if holds {
+            self.held.add(Held {
+                pair,
+                after,
+                processor,
+                since,
+                until,
+            });
+        }
+        holds
     }
 
     /// Asks the guest for kicks; `true` when frames came meanwhile, so that polling goes on.
@@ -99,14 +143,21 @@ impl Worker {
     /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
     pub(super) fn wait(&mut self, late: Option<Duration>, now: Duration) {
         if !self.active.is_empty() || self.switch.has_to_do() {
+            self.awake += 1;
+            if self.awake == BUSY {
+                self.held.busy();
+                self.seat.take(None);
+            }
             return self.follow_events(Some(Duration::ZERO));
         }
+        self.awake = 0;
         self.sleeps = self.sleeps.wrapping_add(1);
         let measured = self.sleeps.is_multiple_of(SLEEPS_PER_MEASUREMENT);
-        if measured && let Ok(cores) = sched_getaffinity(None) {
-            self.cores = cores;
+        if measured {
+            self.seat.look();
         }
         let before = measured.then(thread_time);
+        self.seat.take(self.held.core());
         if self.switch.listen_late() {
             return;
         }

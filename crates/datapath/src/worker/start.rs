@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use channel::shared;
 use channel::supervision::Poll;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::thread::{CpuSet, sched_getaffinity, set_current_timer_slack};
+use rustix::thread::set_current_timer_slack;
 
 use super::active::ActivePairs;
 use super::fair::Fair;
@@ -20,6 +20,7 @@ use super::held::HeldPairs;
 use super::helping::Help;
 use super::lending::Lending;
 use super::rings::ControlRings;
+use super::seat::{Seat, ThisThread};
 use super::{TOKEN_INBOX, Worker};
 use crate::cycles::Gauge;
 use crate::guest::GuestPort;
@@ -95,7 +96,8 @@ fn prepare(
         gauge: Gauge::start(),
         lending: Lending::default(),
         patience: Patience::new(poll),
-        cores: sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new()),
+        seat: Seat::new(ThisThread),
+        awake: 0,
         sleeps: 0,
         epoll,
         inbox,

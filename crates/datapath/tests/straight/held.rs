@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use channel::supervision::{Batching, Poll};
-use datapath::batching::{Activity, Rules, Vcpus};
+use datapath::batching::{Activity, Processor, Rules, Vcpus};
 use datapath::guest::GuestPort;
 use datapath::workers::Workers;
 use port::counters::Counters;
@@ -38,8 +38,13 @@ impl Vcpus for Told {
         }
     }
 
-    fn are_on(&self, _pair: u16, _pairs: u16, _cores: &dyn Fn(usize) -> bool) -> bool {
-        !self.elsewhere.load(SeqCst)
+    fn processor(&self, _pair: u16, _pairs: u16) -> Option<Processor> {
+        let asleep = self.blocked.load(SeqCst).then_some(1);
+        let processor = || Processor {
+            core: own_core(),
+            asleep,
+        };
+        (!self.elsewhere.load(SeqCst)).then(processor)
     }
 
     fn listen(&self, _pair: u16, _pairs: u16) -> bool {
@@ -49,6 +54,12 @@ impl Vcpus for Told {
         self.listened.fetch_add(1, SeqCst);
         true
     }
+}
+
+/// One where this process may run.
+fn own_core() -> usize {
+    let cores = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..).find(|core| cores.is_set(*core)).unwrap()
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {

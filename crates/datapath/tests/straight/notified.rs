@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use channel::supervision::Batching;
-use datapath::batching::{Activity, Rules, Vcpus};
+use datapath::batching::{Activity, Processor, Rules, Vcpus};
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
 use port::counters::Counters;
@@ -27,8 +27,8 @@ impl Vcpus for Told {
         [Activity::Running, Activity::Blocked, Activity::Unknown][usize::from(self.0.load(Relaxed))]
     }
 
-    fn are_on(&self, _pair: u16, _pairs: u16, _cores: &dyn Fn(usize) -> bool) -> bool {
-        true
+    fn processor(&self, _pair: u16, _pairs: u16) -> Option<Processor> {
+        None
     }
 }
 
