@@ -355,7 +355,8 @@ fn the_package_has_what_its_unit_starts() {
     assert_eq!(words[1..], ["run", "--config", "/etc/lasthop/lasthop.toml"]);
     let file = r#"["../../packaging/lasthop.toml", "etc/lasthop/lasthop.toml", "644"]"#;
     assert!(manifest.contains(file));
-    let file = r#"["../../packaging/guest-states.conf", "usr/share/lasthop/guest-states.conf", "644"]"#;
+    let file =
+        r#"["../../packaging/guest-states.conf", "usr/share/lasthop/guest-states.conf", "644"]"#;
     assert!(manifest.contains(file));
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/lasthop.toml");
     let mut command = lasthop();

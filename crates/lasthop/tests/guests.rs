@@ -133,9 +133,13 @@ fn by_with(rights: &str) -> Option<(String, String)> {
     let place = Place::new();
     let plain = place.command(&config("auto", "*"));
     let mut command = std::process::Command::new("setpriv");
-    command.arg("--no-new-privs").arg(format!("--bounding-set=-all{rights}"));
+    command
+        .arg("--no-new-privs")
+        .arg(format!("--bounding-set=-all{rights}"));
     command.arg(plain.get_program()).args(plain.get_args());
-    command.env_remove("LASTHOP_RUNTIME_DIR").env_remove("LASTHOP_LOG");
+    command
+        .env_remove("LASTHOP_RUNTIME_DIR")
+        .env_remove("LASTHOP_LOG");
     let may = std::process::Command::new("setpriv")
         .args(["--bounding-set=-all", "true"])
         .output();
