@@ -203,12 +203,17 @@ impl Worker {
         {
             return Err(format!("the kick descriptor cannot be waited for: {error}"));
         }
-        if !self.all.is_empty() {
+        if self.may_give_away() {
             self.loads.insert((port, pair), 0);
         }
         self.pairs += 1;
         self.activate(port, pair);
         Ok(())
+    }
+
+    /// Whether there are others that may be home to a pair, as helpers are not.
+    fn may_give_away(&self) -> bool {
+        self.all.len() > 1 + self.lending.helpers()
     }
 
     /// Serves a port's queue pair no more.

@@ -83,6 +83,13 @@ impl Lending {
         self.loans.len()
     }
 
+    /// How many helpers there are.
+    pub(super) fn helpers(&self) -> usize {
+        self.helpers
+            .as_ref()
+            .map_or(0, |helpers| helpers.list.len())
+    }
+
     fn helper(&self, number: usize) -> Option<&Arc<Helper>> {
         self.helpers.as_ref()?.list.get(number)
     }
