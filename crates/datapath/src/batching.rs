@@ -19,6 +19,10 @@
 
 use channel::supervision::Batching;
 
+mod record;
+
+pub(crate) use record::Record;
+
 /// Nanoseconds of the machine's monotonic clock.
 pub type Nanos = u64;
 
@@ -81,6 +85,13 @@ impl Rules {
             period: u64::from(batching.period_us) * NANOS_PER_MICRO,
             threshold: batching.threshold,
         })
+    }
+
+    /// Whether a notification that was put off has come to its end by time or by number, and not because of what the receiver did.
+    #[must_use]
+    pub fn is_up(&self, published: u32, last: Option<Nanos>, now: Nanos) -> bool {
+        let until = last.map_or(0, |last| last + self.period);
+        now >= until || published >= self.threshold
     }
 
     /// Until when the notification of a queue can wait; `None`: it is due. `published`: buffers since the last notification.

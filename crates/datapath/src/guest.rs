@@ -6,6 +6,7 @@
 mod congestion;
 pub mod header;
 mod kicks;
+mod notify;
 mod receive;
 mod send;
 mod vcpus;
@@ -27,9 +28,8 @@ use self::congestion::Congestion;
 use self::kicks::Kicks;
 use self::vcpus::activity;
 use self::waiting::Waiting;
-use crate::batching::{Activity, Nanos, Rules, Vcpus};
+use crate::batching::{Nanos, Record, Rules, Vcpus};
 use crate::lane::Lane;
-use crate::watchdog::{self, Blocked};
 
 const HEADER: u32 = net::LEN as u32;
 
@@ -72,6 +72,8 @@ pub struct GuestQueue {
     notified: Option<Nanos>,
     /// To the guest: it is to be notified of frames later.
     late: bool,
+    /// Whether that pays.
+    puts_off: Record,
     congestion: Congestion,
     /// The engines that copy to or from it, if any do.
     engines: Option<Arc<Engines>>,
@@ -100,6 +102,7 @@ impl GuestQueue {
             used: false,
             notified: None,
             late: false,
+            puts_off: Record::default(),
             congestion: Congestion::default(),
             engines: None,
             waiting: Waiting::default(),
@@ -144,30 +147,6 @@ impl GuestQueue {
     fn is_masked(&mut self) -> bool {
         let queue = &self.queue;
         self.congestion.masks(|| queue.has_available())
-    }
-
-    /// Notifies the guest of what was published, or puts that off: until when.
-    fn notify_by(
-        &mut self,
-        rules: Rules,
-        now: Nanos,
-        activity: impl FnOnce() -> Activity,
-    ) -> Option<Nanos> {
-        let until = rules.wait(self.queue.unnotified(), self.notified, now, activity);
-        self.late = until.is_some();
-        if until.is_none() && self.queue.needs_notify() {
-            self.notified = Some(now);
-            self.notify();
-        }
-        until
-    }
-
-    fn notify(&mut self) {
-        if let Some(call) = &self.call
-            && watchdog::ring(call) == Err(Blocked)
-        {
-            self.fault = Some(GuestFault::CallBlocked);
-        }
     }
 
     fn stop(&mut self, fault: GuestFault) -> DropReason {

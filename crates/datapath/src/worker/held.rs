@@ -10,14 +10,11 @@ use std::collections::BTreeMap;
 
 use port::PortId;
 
-use crate::batching::{Nanos, Processor};
+use crate::batching::{Nanos, Processor, Record};
 
 /// A guest that sleeps so soon was worth waiting for: a worker that sleeps on another core needs about as long to wake up (25 us on a
 /// virtual machine, docs/SCHEDULING.md), and as long again for what was found there to be seen here.
 const SOON: Nanos = 50_000;
-/// After the first time that it did not pay, a pair is not held so many times, and twice as many after each other time.
-const SPARED: u32 = 8;
-const SPARED_MOST: u32 = 1024;
 /// After so many times in a row that holding guests on one core paid, the worker had better be on that core. It stays until there
 /// were as many sleeps without, or one that did not pay.
 const STREAK: u32 = 8;
@@ -62,36 +59,11 @@ pub(super) struct Due {
     soon: bool,
 }
 
-/// How holding a pair went.
-#[derive(Clone, Copy, Default, Debug)]
-struct Record {
-    /// Times that it did not pay, less those that it did.
-    failures: u32,
-    /// So many times it is not held.
-    spared: u32,
-}
-
-impl Record {
-    fn learn(&mut self, paid: bool) {
-        if paid {
-            self.failures = self.failures.saturating_sub(1);
-            return;
-        }
-        let doublings = self.failures.min(SPARED_MOST.ilog2());
-        self.spared = (SPARED << doublings).min(SPARED_MOST);
-        self.failures += 1;
-    }
-}
-
 impl HeldPairs {
     /// Whether a pair is to be held, by its record. Asked once each time that it could be.
     pub(super) fn wants(&mut self, pair: Pair, after: After) -> bool {
-        let Some(record) = self.records.get_mut(&(pair, after)) else {
-            return true;
-        };
-        let spared = record.spared > 0;
-        record.spared = record.spared.saturating_sub(1);
-        !spared
+        let record = self.records.get_mut(&(pair, after));
+        record.is_none_or(Record::wants)
     }
 
     /// Adds a pair that is active no more.

@@ -160,6 +160,39 @@ fn one_that_blocks_is_notified_at_once() {
 }
 
 #[test]
+fn one_that_polls_is_not_waited_for() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        scene.to.rx.set_notifications(false);
+        // Of a packed queue, or of a split one without the event index, that is a flag; with it, it is an index long past.
+        scene.pass(1, START + 1);
+        assert!(!scene.is_notified());
+        assert_eq!(scene.time_passes(START + 1), None, "no timer, and no bell");
+    });
+}
+
+#[test]
+fn one_that_falls_asleep_whenever_it_waits_is_made_to_wait_no_more() {
+    in_all_layouts(|mut scene| {
+        scene.pass(1, START);
+        assert!(scene.is_notified());
+        let mut put_off = 0;
+        for now in START + 1..START + 1001 {
+            scene.is_doing(Activity::Running);
+            scene.pass(1, now);
+            if !scene.is_notified() {
+                put_off += 1;
+                scene.is_doing(Activity::Blocked);
+                assert_eq!(scene.time_passes(now), None);
+                assert!(scene.is_notified());
+            }
+        }
+        assert!((1..12).contains(&put_off), "{put_off}");
+    });
+}
+
+#[test]
 fn one_of_which_nothing_is_known_goes_by_its_own_wish() {
     in_all_layouts(|mut scene| {
         scene.is_doing(Activity::Unknown);

@@ -332,6 +332,13 @@ impl Queue {
         either!(self, q => q.publish());
     }
 
+    /// What [`Queue::needs_notify`] would say now, which may be asked later.
+    #[inline]
+    #[must_use]
+    pub fn wants_notify(&self) -> bool {
+        either!(self, q => q.wants_notify())
+    }
+
     /// Whether the driver wants to be notified of what was published since the last call. A full fence
     /// separates the published elements from the driver's wish. The first batch of a queue's life is
     /// notified whatever the event index says, because a former life may have died before it did.

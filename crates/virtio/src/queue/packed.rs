@@ -223,20 +223,26 @@ impl PackedQueue {
     }
 
     #[inline]
-    pub(super) fn needs_notify(&mut self) -> bool {
-        let moved = std::mem::take(&mut self.unnotified);
-        if moved == 0 || self.fault.is_some() {
+    pub(super) fn wants_notify(&self) -> bool {
+        if self.unnotified == 0 || self.fault.is_some() {
             return false;
         }
         fence(Ordering::SeqCst);
-        let asked = std::mem::replace(&mut self.asked, true);
         match self.ring.driver_event() {
             (EVENT_DISABLE, _) => false,
-            (EVENT_DESC, event) if self.event_idx && asked => {
-                packed_need_event(event, self.used, moved, self.size)
+            (EVENT_DESC, event) if self.event_idx && self.asked => {
+                packed_need_event(event, self.used, self.unnotified, self.size)
             }
             _ => true,
         }
+    }
+
+    #[inline]
+    pub(super) fn needs_notify(&mut self) -> bool {
+        let wants = self.wants_notify();
+        self.asked |= self.unnotified > 0;
+        self.unnotified = 0;
+        wants
     }
 
     pub(super) fn set_kicks(&mut self, on: bool) -> bool {

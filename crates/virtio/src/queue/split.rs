@@ -318,27 +318,30 @@ impl SplitQueue {
     }
 
     #[inline]
-    pub(super) fn needs_notify(&mut self) -> bool {
-        let moved = std::mem::take(&mut self.unnotified);
-        if moved == 0 || self.fault.is_some() {
+    pub(super) fn wants_notify(&self) -> bool {
+        if self.unnotified == 0 || self.fault.is_some() {
             return false;
         }
         fence(Ordering::SeqCst);
         if !self.event_idx {
             return !self.rings.interrupts_suppressed();
         }
-        let asked = std::mem::replace(&mut self.asked, true);
-        let Ok(moved) = u16::try_from(moved) else {
-            return true;
-        };
-        if !asked {
-            return true;
+        match u16::try_from(self.unnotified) {
+            Ok(moved) if self.asked => need_event(
+                self.rings.used_event(),
+                self.used,
+                self.used.wrapping_sub(moved),
+            ),
+            _ => true,
         }
-        need_event(
-            self.rings.used_event(),
-            self.used,
-            self.used.wrapping_sub(moved),
-        )
+    }
+
+    #[inline]
+    pub(super) fn needs_notify(&mut self) -> bool {
+        let wants = self.wants_notify();
+        self.asked |= self.unnotified > 0;
+        self.unnotified = 0;
+        wants
     }
 
     pub(super) fn set_kicks(&mut self, on: bool) -> bool {
