@@ -17,7 +17,7 @@ use crate::batching::{Nanos, Processor, Record};
 const SOON: Nanos = 50_000;
 /// After so many times in a row that holding guests on one core paid, the worker had better be on that core. It stays until there
 /// were as many sleeps without, or one that did not pay.
-const STREAK: u32 = 8;
+const STREAK: u32 = 32;
 
 type Pair = (PortId, u16);
 
