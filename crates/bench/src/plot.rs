@@ -12,7 +12,7 @@ const SIZE: (u32, u32) = (800, 480);
 /// Pixels beside the plot for the names of the curves, and from one name to the next.
 const NAMES: u32 = 240;
 const LINE: i32 = 20;
-const COLORS: [RGBColor; 7] = [
+const COLORS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -20,6 +20,7 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(0x00, 0x9e, 0x73),
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x00, 0x00, 0x00),
 ];
 
 /// Curves that say more than a table: where some have several points, those. Else all.
