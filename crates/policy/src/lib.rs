@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acl;
 mod compile;
 mod decide;
 mod model;
@@ -29,7 +30,7 @@ mod program;
 mod tests;
 
 pub use compile::CompileError;
-pub use decide::{Action, DECISION_MASK, Decision, Lookup, decide};
+pub use decide::{Action, DECISION_MASK, Decision, Lookup, Receiver, decide};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use port::{DropReason, PortId};
 pub use program::{Ingress, Member, Program, VlanSegment};
