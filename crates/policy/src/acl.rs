@@ -36,6 +36,7 @@ pub use model::{
     AccessListSpec, AccessModel, AddressSet, Direction, Group, LogSpec, Otherwise, Pieces,
     PortText, RuleAction, RuleSpec, SegmentDefault,
 };
+pub use palette::MAX_MASKS;
 pub(crate) use point::{Looked, Point};
 pub(crate) use rules::ProfileId;
 pub use rules::{By, LogLimit, RuleId, RuleInfo, Rules, Ruling, Verdict};

@@ -58,12 +58,16 @@ fn for_later_fragments(rule: &Arc<Rule>) -> Option<Arc<Rule>> {
     if !rule.matcher.looks_into_transport() {
         return Some(rule.clone());
     }
-    let denies = rule.info.verdict != Verdict::Allow;
     let relaxed = || {
         let matcher = rule.matcher.for_later_fragments();
         Arc::new(Rule::new(rule.info.clone(), rule.order, matcher))
     };
-    denies.then(relaxed)
+    meets_later_fragments(rule).then(relaxed)
+}
+
+/// Whether it is asked about later fragments.
+fn meets_later_fragments(rule: &Rule) -> bool {
+    !rule.matcher.looks_into_transport() || rule.info.verdict != Verdict::Allow
 }
 
 fn entries<'a>(rules: impl Iterator<Item = &'a Arc<Rule>>) -> Vec<Entry> {

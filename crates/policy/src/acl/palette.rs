@@ -1,27 +1,36 @@
 //! Few masks for many decisions.
 //!
-//! The flow cache asks its masks in turn and has room for 16 different ones. What a decision looked at may be any number of first bits of
-//! addresses and ports, so there could be thousands. Therefore a set of rules has a palette: at most 12 masks in all,
-//! and each decision takes the cheapest of them that has all that it looked at. Which ones depends on
-//! the rules: keys near the rules' edges are decided, and of what these decisions looked at, the two
-//! that lose least by it become one, again and again, until there are few enough. One mask of each family has everything.
-//! The choice is the same each time, and costs narrow masks, never right decisions.
+//! The flow cache asks its masks in turn, and has room for so many different ones. What a decision looked at may be any
+//! number of first bits of addresses and ports: thousands of masks. Therefore a set of rules has a palette of few
+//! masks, and each decision takes the cheapest of them that has all that it looked at. Which masks these are depends on the
+//! rules: keys near the rules' edges are decided, what these decisions looked at is rounded up to steps, and of what is left
+//! those are taken that save most. One mask of each family has everything, for what no other one has. The choice is the
+//! same each time; a bad one would make more flows than necessary, never wrong ones.
+
+use std::sync::Arc;
 
 use wire::EtherType;
 
 use super::list::AccessList;
-use super::matcher::Rule;
+use super::matcher::{Kinds, Matcher, Rule};
 use super::order::Order;
 use super::point::{Family, Looked, Point};
 
-/// Masks of a family, [`Looked`] at everything included.
-const V4_MASKS: usize = 8;
-const V6_MASKS: usize = 4;
-/// Keys that are decided to find them.
+/// Masks of a family, the one with everything included.
+const V4_MASKS: usize = 24;
+const V6_MASKS: usize = 8;
+/// Different masks in the decisions of one program, at most: these, and that of decisions that asked no rule.
+pub const MAX_MASKS: usize = V4_MASKS + V6_MASKS + 1;
+/// Keys that are decided to find them; fewer for few rules.
 const SAMPLES: usize = 3000;
-/// First bits of fields are rounded up to multiples of these before masks are compared.
-const ADDRESS_STEPS: [u8; 2] = [4, 16];
-const PORT_STEP: u8 = 2;
+const LEAST_SAMPLES: usize = 256;
+const SAMPLES_PER_RULE: usize = 64;
+/// First bits of addresses (IPv4, IPv6) are rounded up to multiples of these.
+const ADDRESS_STEPS: [u8; 2] = [16, 64];
+/// Likewise of destination ports. In 4 steps, a port that differs from all around it costs 60 flows and 4 masks at most.
+const PORT_STEP: u8 = 4;
+/// Likewise of source ports, which differ with each connection.
+const SOURCE_PORT_STEP: u8 = 16;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -54,39 +63,61 @@ impl Dice {
         random & u128::MAX.checked_shr(128 - bits).unwrap_or(0)
     }
 
-    /// A key near an edge of a rule.
-    fn near(&mut self, rule: &Rule) -> Point {
-        let point = rule.matcher.sample();
-        let key = point.key;
+    /// Nothing changed, or low bits.
+    fn noise(&mut self, width: u32) -> u128 {
+        match self.below(2) {
+            0 => 0,
+            _ => self.low_bits(width),
+        }
+    }
+
+    /// A key near an edge of a rule, or within it; where it matches everything, near another one.
+    fn near(&mut self, rules: &[Arc<Rule>]) -> Point {
+        let [rule, second, third] = [0; 3].map(|_| &rules[self.below(rules.len())].matcher);
+        let [mut point, second, third] = [rule, second, third].map(Matcher::sample);
+        if matches!(rule.kinds, Kinds::Any | Kinds::Ip) && self.below(4) == 0 {
+            let others = [EtherType::IPV4, EtherType::IPV6];
+            let key = point.key.with_ethertype(others[self.below(2)]);
+            point = Point::new(&key);
+        }
         let width = match point.family {
             Family::V4 => 32,
             Family::V6 => 128,
             Family::None => 0,
         };
-        let protocol = [key.ip_proto(), 6, 17, 1][self.below(8).min(3)];
-        let ports = [key.l4_src(), key.l4_dst()].map(|port| port ^ self.low_bits(16) as u16);
-        let key = key
-            .with_src_ip(key.src_ip() ^ self.low_bits(width))
-            .with_dst_ip(key.dst_ip() ^ self.low_bits(width))
+        let or = |said, other: &Point| if said { point.key } else { other.key };
+        let source = or(rule.source.is_some(), &second).src_ip();
+        let destination = or(rule.destination.is_some(), &third).dst_ip();
+        let protocol = or(rule.protocol.is_some(), &second).ip_proto();
+        let source_port = or(rule.source_ports.is_some(), &second).l4_src();
+        let destination_port = or(rule.destination_ports.is_some(), &third).l4_dst();
+        let key = point
+            .key
+            .with_src_ip(source ^ self.noise(width))
+            .with_dst_ip(destination ^ self.noise(width))
             .with_ip_proto(protocol)
-            .with_l4_ports(ports[0], ports[1]);
+            .with_l4_ports(
+                source_port ^ self.noise(16) as u16,
+                destination_port ^ self.noise(16) as u16,
+            );
         Point::new(&key)
     }
 }
 
 impl Palette {
     /// Masks for decisions by these lists.
-    pub(super) fn new(lists: &[std::sync::Arc<AccessList>]) -> Self {
+    pub(super) fn new(lists: &[Arc<AccessList>]) -> Self {
         let mut samples = Samples::default();
         let all: usize = lists.iter().map(|list| list.len).sum();
         let mut dice = Dice(1);
         for list in lists {
-            let share = (SAMPLES * list.len).div_ceil(all.max(1)).min(16 * list.len);
-            samples.take(list, share, &mut dice);
+            let share = (SAMPLES * list.len).div_ceil(all.max(1));
+            let share = share.min(LEAST_SAMPLES + SAMPLES_PER_RULE * list.len);
+            samples.take(lists, list, share, &mut dice);
         }
         let mut palette = Self {
-            v4: reduced(samples.v4, V4_MASKS - 1),
-            v6: reduced(samples.v6, V6_MASKS - 1),
+            v4: chosen(&samples.v4, V4_MASKS - 1),
+            v6: chosen(&samples.v6, V6_MASKS - 1),
         };
         lists.iter().for_each(|list| palette.extend(list));
         palette
@@ -158,24 +189,26 @@ struct Samples {
 }
 
 impl Samples {
-    /// Decides some keys near rules of a list.
-    fn take(&mut self, list: &AccessList, count: usize, dice: &mut Dice) {
+    /// Decides some keys near rules of a list; half of them with another list, as of the receiver.
+    fn take(
+        &mut self,
+        lists: &[Arc<AccessList>],
+        list: &AccessList,
+        count: usize,
+        dice: &mut Dice,
+    ) {
         let mut rules = Vec::with_capacity(list.len);
         list.for_each(|rule| rules.push(rule.clone()));
         if rules.is_empty() {
             return;
         }
         for _ in 0..count {
-            let rule = &rules[dice.below(rules.len())];
-            let point = dice.near(rule);
-            let mut looked = Looked::default();
-            list.note_readable(&mut looked);
-            let found = list.find(&point, Order::NEVER);
-            if let Some(rule) = found {
-                rule.matcher.note_match(&point, &mut looked);
+            let point = dice.near(&rules);
+            let mut looked = looked_at(list, &point);
+            let other = &lists[dice.below(lists.len())];
+            if dice.below(2) == 0 && other.direction != list.direction {
+                looked = looked.union(&looked_at(other, &point));
             }
-            let limit = found.map_or(Order::NEVER, |rule| rule.order);
-            list.note_misses(&point, limit, &mut looked);
             self.add(&point, &looked);
         }
     }
@@ -187,7 +220,10 @@ impl Samples {
             destination: looked.destination.next_multiple_of(step),
             source: looked.source.next_multiple_of(step),
             destination_port: looked.destination_port.next_multiple_of(PORT_STEP),
-            source_port: looked.source_port.next_multiple_of(PORT_STEP),
+            source_port: looked.source_port.next_multiple_of(SOURCE_PORT_STEP),
+            protocol: looked.protocol | (looked.destination_port | looked.source_port > 0),
+            ethertype: true,
+            state: true,
             ..*looked
         };
         let all = if v6 { &mut self.v6 } else { &mut self.v4 };
@@ -198,32 +234,63 @@ impl Samples {
     }
 }
 
-/// How much narrower than nothing: first bits, weighed by how differently traffic fills them.
+/// What a list looks at to decide.
+fn looked_at(list: &AccessList, point: &Point) -> Looked {
+    let mut looked = Looked::default();
+    list.note_readable(&mut looked);
+    let found = list.find(point, Order::NEVER);
+    if let Some(rule) = found {
+        rule.matcher.note_match(point, &mut looked);
+    }
+    let limit = found.map_or(Order::NEVER, |rule| rule.order);
+    list.note_misses(point, limit, &mut looked);
+    looked
+}
+
+/// How much less of the traffic a mask takes together than one that counts nothing: first bits, weighed by how differently
+/// frames fill them.
 fn cost(looked: &Looked) -> u64 {
     let bits = |len: u8| u64::from(len);
     let flags = u64::from(looked.flags.count_ones());
     bits(looked.destination)
         + bits(looked.source)
-        + 2 * (bits(looked.destination_port) + 2 * bits(looked.source_port))
+        + 2 * bits(looked.destination_port)
+        + 2 * bits(looked.source_port)
         + 2 * flags
-        + u64::from(looked.protocol) * 2
+        + u64::from(looked.protocol)
         + u64::from(looked.state)
         + u64::from(looked.ethertype)
 }
 
-/// Joins masks until there are few enough, each time the two that lose least by it.
-fn reduced(mut masks: Vec<(Looked, u64)>, most: usize) -> Vec<Looked> {
-    let loss = |a: &(Looked, u64), b: &(Looked, u64)| {
-        let both = cost(&a.0.union(&b.0));
-        (both - cost(&a.0)) * a.1 + (both - cost(&b.0)) * b.1
-    };
-    while masks.len() > most {
-        let pairs = (0..masks.len()).flat_map(|j| (0..j).map(move |i| (i, j)));
-        let least = pairs.min_by_key(|&(i, j)| loss(&masks[i], &masks[j]));
-        let Some((i, j)) = least else { break };
-        let (b, a) = (masks.swap_remove(j), masks[i]);
-        let both = (a.0.union(&b.0), a.1 + b.1);
-        masks[i] = both;
+/// What a sample costs while only the mask with everything serves it: more than any mask.
+const UNSERVED: u64 = 512;
+
+/// The masks that serve samples best: first the one that saves most bits, then the one that saves most beside that, and so
+/// on.
+fn chosen(samples: &[(Looked, u64)], most: usize) -> Vec<Looked> {
+    let mut masks = Vec::new();
+    let mut paid = vec![UNSERVED; samples.len()];
+    while masks.len() < most {
+        let saved = |mask: &Looked| -> u64 {
+            let own = cost(mask);
+            let served = samples
+                .iter()
+                .zip(&paid)
+                .filter(|((s, _), _)| mask.covers(s));
+            served
+                .map(|((_, count), paid)| count * paid.saturating_sub(own))
+                .sum()
+        };
+        let candidates = samples.iter().map(|(looked, _)| (saved(looked), *looked));
+        let Some((1.., best)) = candidates.max_by_key(|(saved, _)| *saved) else {
+            break;
+        };
+        for ((looked, _), paid) in samples.iter().zip(&mut paid) {
+            if best.covers(looked) {
+                *paid = cost(&best).min(*paid);
+            }
+        }
+        masks.push(best);
     }
-    masks.into_iter().map(|(looked, _)| looked).collect()
+    masks
 }

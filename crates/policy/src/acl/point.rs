@@ -213,7 +213,11 @@ impl Looked {
 
     /// Adds what was looked at to a mask; `ethertype` is the key's.
     pub(crate) fn add_to(&self, mask: FlowMask, ethertype: EtherType) -> FlowMask {
-        let family = Family::of(ethertype);
+        // Where there are no addresses, more bits of them than none make no other mask.
+        let family = match Family::of(ethertype) {
+            Family::None => Family::V4,
+            family => family,
+        };
         let port = |len| (ones(len) >> 112) as u16;
         let mut mask = mask
             .with_dst_ip_bits(family.place(ones(self.destination)))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use port::PortId;
 use serde::{Deserialize, Serialize};
+use wire::flow::{FlowKey, FlowMask};
 
 use super::list::AccessList;
 use super::matcher::Rule;
@@ -205,6 +206,21 @@ impl Rules {
         let list = self.lists.iter().find(|l| &*l.name == list)?;
         let found = list.rule(RuleId::of(&list.name, rule))?;
         Some(found.info.clone())
+    }
+
+    /// What the lists of a port in a segment say of a frame with this key, and the bits of the key that say so, besides those
+    /// of [`DECISION_MASK`](crate::DECISION_MASK): the narrowest mask. ([`decide`](crate::decide) rounds it up to one of a few.)
+    #[must_use]
+    pub fn ask(
+        &self,
+        direction: Direction,
+        segment: SegmentId,
+        port: PortId,
+        key: &FlowKey,
+    ) -> (Ruling, FlowMask) {
+        let (point, mut looked) = (Point::new(key), Looked::default());
+        let ruling = self.judge(direction, segment, self.profile(port), &point, &mut looked);
+        (ruling, looked.add_to(FlowMask::NONE, key.ethertype()))
     }
 
     /// Whether every frame of the segment passes unasked.

@@ -372,6 +372,7 @@ pub fn check(data: &[u8]) -> usize {
         .collect();
     let keys = 24;
     let compare = |case: &Case, rules: &Rules, bytes: &mut Bytes<'_>, never: &HashSet<_>| {
+        let mut masks = HashSet::new();
         for _ in 0..keys {
             let (key, other) = (key(bytes), key(bytes));
             let direction = [Direction::FromGuest, Direction::ToGuest][bytes.below(2)];
@@ -383,11 +384,14 @@ pub fn check(data: &[u8]) -> usize {
             let right = Oracle { model, names }.judge(asked.0, asked.1, asked.2, &key);
             assert_eq!(answer(&ruling), right, "{asked:?} {key:?} {model:#?}");
             assert!(right.rule.is_none_or(|rule| !never.contains(&rule)));
+            let rounded = rules.round(&Point::new(&key), &looked);
+            masks.insert(rounded.add_to(crate::DECISION_MASK, key.ethertype()));
             for like in alike(&key, &looked, bytes, &other) {
                 let same = judge(rules, asked, &like).0;
                 assert_eq!(same, ruling, "{key:?} and {like:?} {looked:?} {model:#?}");
             }
         }
+        assert!(masks.len() <= crate::acl::MAX_MASKS);
     };
     compare(&case, &rules, &mut bytes, &shadowed);
     let mut now = rules.clone();
