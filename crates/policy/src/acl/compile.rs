@@ -149,7 +149,7 @@ impl Rules {
         }
         let rule = Rule::new(info.clone(), Order::new(priority, 0), matcher.clone());
         let other = list.contradiction(&rule);
-        if let Some(other) = other.filter(|other| other.info.id != info.id) {
+        if let Some(other) = other {
             return Err(place("action")(Reason::Contradiction(name_of(&other.info))));
         }
         for overlap in &self.wiring.overlaps {
@@ -218,7 +218,8 @@ fn compile_list(
 
 fn check_contradictions(rules: &[Arc<Rule>]) -> Result<(), AccessError> {
     let mut seen: HashMap<(u32, &Matcher), &Rule> = HashMap::with_capacity(rules.len());
-    for rule in rules {
+    // With a set that is empty now, a rule says nothing.
+    for rule in rules.iter().filter(|rule| rule.matcher.matches_anything()) {
         let before = seen
             .entry((rule.order.priority(), &rule.matcher))
             .or_insert(rule);

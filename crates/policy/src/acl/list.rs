@@ -213,7 +213,9 @@ impl AccessList {
         self.whole
             .visit(&rule.matcher.sample(), rule.order, &mut |before| {
                 seen += 1;
-                if before.matcher.covers(&rule.matcher) {
+                // A later fragment may get to a rule that no whole datagram gets to.
+                let later = meets_later_fragments(before) || !meets_later_fragments(rule);
+                if later && before.matcher.covers(&rule.matcher) {
                     found = Some(before);
                 }
                 found.is_none() && seen < SHADOWS
@@ -227,7 +229,9 @@ impl AccessList {
         let limit = Order::behind(rule.order.priority());
         self.whole
             .visit(&rule.matcher.sample(), limit, &mut |other| {
-                let same = other.order.priority() == rule.order.priority()
+                // The rule that it replaces may say what it likes.
+                let same = other.info.id != rule.info.id
+                    && other.order.priority() == rule.order.priority()
                     && other.info.verdict != rule.info.verdict
                     && other.matcher == rule.matcher;
                 if same {

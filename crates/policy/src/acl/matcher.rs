@@ -264,6 +264,11 @@ impl Matcher {
 }
 
 impl Matcher {
+    /// Whether there is a key that it matches.
+    pub(super) fn matches_anything(&self) -> bool {
+        self.matches(&self.sample())
+    }
+
     /// A key that it matches, if there is any.
     pub(super) fn sample(&self) -> Point {
         let address = |all: &Option<Addresses>, family| {
