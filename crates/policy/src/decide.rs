@@ -43,7 +43,8 @@ pub struct Decision {
     /// The source address to be learned at the ingress port, also if the frame is dropped as a
     /// reflection. `None`: nothing to be learned from this frame.
     pub learn: Option<(SegmentId, MacAddr)>,
-    /// What the sender's access lists say. `None`: the frame was dropped before they were asked.
+    /// What the sender's access lists say. `None`: they were not asked, because the frame is dropped anyway, or because there
+    /// are none.
     pub from_guest: Option<Ruling>,
     /// What the receivers' access lists say: of the one receiver; or of those receivers of a flood that do not get the
     /// frame, or for which a rule decides that is logged, in ascending order.
@@ -115,6 +116,13 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
     if fdb.is_barred(segment, key.smac(), ingress) {
         return refuse(DropReason::MacClaim, Some(segment));
     }
+    if program.rules().allow_all(segment) {
+        let action = forward(program, fdb, segment, key);
+        return Decision {
+            learn: Some((segment, key.smac())),
+            ..unasked(action, Some(segment))
+        };
+    }
     let mut asked = Asked::new(program.rules(), segment, key);
     let from_guest = asked.sender(ingress);
     if !from_guest.allows() {
@@ -136,8 +144,13 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
 }
 
 fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
+    unasked(Action::Drop(reason), segment)
+}
+
+/// A decision without access lists.
+fn unasked(action: Action, segment: Option<SegmentId>) -> Decision {
     Decision {
-        action: Action::Drop(reason),
+        action,
         mask: DECISION_MASK,
         segment,
         learn: None,
@@ -198,9 +211,6 @@ impl<'p> Asked<'p> {
     /// Whether anybody gets a flood, or it has no receivers at all; and what is to be said of some of them. Receivers
     /// with the same lists are asked once.
     fn flooded(&mut self, program: &Program, segment: SegmentId) -> (bool, Vec<Receiver>) {
-        if self.rules.allow_all(segment) {
-            return (true, Vec::new());
-        }
         let ingress = PortId(self.point.in_port());
         let mut known: BTreeMap<ProfileId, Ruling> = BTreeMap::new();
         let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Segments and port membership: the model, its compiled program, and the decision for one flow.
+//! Segments, port membership and access lists: the models, their compiled program, and the decision for one flow.
 //!
 //! ```text
 //!   Model  --compile-->  Program  --decide(fdb, key)-->  Decision
@@ -17,6 +17,8 @@
 //!   none and takes the untagged and priority-tagged frames. Frames leave it as they would enter.
 //! * A segment without a VLAN is untagged on trunks.
 //! * Frames never cross segments.
+//! * Access lists, if there are any, are asked about every frame as it comes from its sender and as it goes to a
+//!   receiver; see [`acl`].
 
 #![forbid(unsafe_code)]
 

@@ -186,7 +186,6 @@ impl AccessList {
     /// Notes what decides which rules are asked at all.
     pub(super) fn note_readable(&self, looked: &mut Looked) {
         looked.state |= self.above > 0;
-        looked.ethertype |= self.above > 0;
     }
 
     fn shelf(&self, point: &Point) -> &Shelf {

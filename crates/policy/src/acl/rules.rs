@@ -208,6 +208,29 @@ impl Rules {
         Some(found.info.clone())
     }
 
+    /// Whether these and other rules say the same of all frames from a port in a segment (`FromGuest`), or of all frames to it
+    /// (`ToGuest`). Flows that they do not are to be decided anew: those from the port; those to it, and all floods in the
+    /// segment.
+    #[must_use]
+    pub fn is_same_for(
+        &self,
+        other: &Self,
+        direction: Direction,
+        segment: SegmentId,
+        port: PortId,
+    ) -> bool {
+        let lists = |rules: &Self| -> Vec<Arc<AccessList>> {
+            let numbers = rules.numbers(direction, segment, rules.profile(port));
+            let lists = numbers.filter_map(|number| rules.lists.get(*number as usize));
+            lists.cloned().collect()
+        };
+        let (own, others) = (lists(self), lists(other));
+        let same = |(a, b): (&Arc<AccessList>, &Arc<AccessList>)| Arc::ptr_eq(a, b) || a.is_same(b);
+        self.otherwise(direction, segment) == other.otherwise(direction, segment)
+            && own.len() == others.len()
+            && own.iter().zip(&others).all(same)
+    }
+
     /// What the lists of a port in a segment say of a frame with this key, and the bits of the key that say so, besides those
     /// of [`DECISION_MASK`](crate::DECISION_MASK): the narrowest mask. ([`decide`](crate::decide) rounds it up to one of a few.)
     #[must_use]
@@ -244,16 +267,26 @@ impl Rules {
         ProfileId(profile.copied().unwrap_or(0))
     }
 
+    /// Numbers of the lists that are asked, in their order.
+    fn numbers(
+        &self,
+        direction: Direction,
+        segment: SegmentId,
+        profile: ProfileId,
+    ) -> impl Iterator<Item = &u32> + Clone {
+        let profile = self.wiring.profiles.get(profile.0 as usize);
+        let segment = self.segment(segment).map(|rules| &rules.attached);
+        let attached = profile.into_iter().chain(segment);
+        attached.flat_map(move |attached| attached.of(direction))
+    }
+
     fn lists(
         &self,
         direction: Direction,
         segment: SegmentId,
         profile: ProfileId,
     ) -> impl Iterator<Item = &AccessList> + Clone {
-        let profile = self.wiring.profiles.get(profile.0 as usize);
-        let segment = self.segment(segment).map(|rules| &rules.attached);
-        let attached = profile.into_iter().chain(segment);
-        let numbers = attached.flat_map(move |attached| attached.of(direction));
+        let numbers = self.numbers(direction, segment, profile);
         numbers.filter_map(|number| Some(&**self.lists.get(*number as usize)?))
     }
 

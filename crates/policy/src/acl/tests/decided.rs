@@ -367,3 +367,41 @@ fn rules_go_on_when_a_program_is_changed_and_are_shared() {
     assert_eq!(rule.id.to_string(), "112270191caf1e59");
     assert!(new.rules().rule("l", "r").is_none());
 }
+
+#[test]
+fn a_change_concerns_those_whose_lists_it_is_in() {
+    let text = list(
+        "a",
+        "from-guest",
+        "ports = [\"vm1\"]",
+        &rule("r", "drop", "vlan = 1"),
+    ) + &list(
+        "b",
+        "to-guest",
+        "segments = [\"lan\"]",
+        &rule("r", "drop", "vlan = 1"),
+    );
+    let old = try_compile(&text).unwrap().rules;
+    let put = |list: &str| Change::Put {
+        list: list.to_owned(),
+        rule: Box::new(RuleSpec {
+            name: "more".to_owned(),
+            vlan: Some(2),
+            ..RuleSpec::default()
+        }),
+    };
+    let concerned = |new: &Rules| {
+        let all = (1..=2).flat_map(|port| {
+            let both = [Direction::FromGuest, Direction::ToGuest];
+            both.map(|direction| !old.is_same_for(new, direction, LAN, PortId(port)))
+        });
+        all.collect::<Vec<bool>>()
+    };
+    let with = |list| old.change(&put(list)).unwrap().rules;
+    assert_eq!(concerned(&with("a")), [true, false, false, false]);
+    assert_eq!(concerned(&with("b")), [false, true, false, true]);
+    assert_eq!(concerned(&try_compile(&text).unwrap().rules), [false; 4]);
+    let deny = "[[acl_default]]\nsegment = \"lan\"\nfrom_guest = \"deny\"\n";
+    let denying = try_compile(&(deny.to_owned() + &text)).unwrap().rules;
+    assert_eq!(concerned(&denying), [true, false, true, false]);
+}
