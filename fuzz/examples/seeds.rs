@@ -483,6 +483,7 @@ fn channel() {
         role: Role::Server,
         queues: 2,
         mtu: Some(1500),
+        weight: channel::switching::WEIGHT,
         mac: Some([2, 0, 0, 0, 0, 1]),
     };
     let station = Station {
