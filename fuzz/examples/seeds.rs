@@ -26,6 +26,7 @@ fn main() {
     channel();
     session_record();
     config();
+    classifier();
 }
 
 fn save(target: &str, name: &str, bytes: &[u8]) {
@@ -324,9 +325,7 @@ fn races() {
         let wild = [&[options, 8][..], &writes, &steps, &steps].concat();
         save("switch_race", name, &wild);
     }
-    let steps: Vec<u8> = (0..60u8)
-        .flat_map(|n| [0, n, 1, n ^ 31, n % 8])
-        .collect();
+    let steps: Vec<u8> = (0..60u8).flat_map(|n| [0, n, 1, n ^ 31, n % 8]).collect();
     for (name, header, at) in [("head", 1u8, 16u8), ("tail", 1, 32), ("length", 0, 0)] {
         let write = [&[header, at][..], &[0xff, 0xff, 0, 0, 0, 0, 0, 0]].concat();
         save("ring_race", name, &[&[2, 1][..], &write, &steps].concat());
@@ -484,6 +483,7 @@ fn channel() {
         role: Role::Server,
         queues: 2,
         mtu: Some(1500),
+        weight: channel::switching::WEIGHT,
         mac: Some([2, 0, 0, 0, 0, 1]),
     };
     let station = Station {
@@ -648,6 +648,20 @@ fn session_record() {
         "journal",
         &[&[3, 3][..], &journal, &ring].concat(),
     );
+}
+
+/// Bytes without a pattern, of several lengths: of a short one, most of the case is zeros.
+fn classifier() {
+    let mut state = 1_u64;
+    for len in [64, 256, 600, 1200, 2400, 4000] {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(len)
+        .collect();
+        save("classifier", &format!("bytes-{len}"), &bytes);
+    }
 }
 
 fn config() {

@@ -5,6 +5,7 @@
 //! first lines what else it holds against the code.
 
 mod channel_messages;
+mod classifier;
 mod config_toml;
 mod guest;
 mod offload_deliver;
@@ -21,6 +22,7 @@ mod wire_segment;
 mod tests;
 
 pub use channel_messages::run as channel_messages;
+pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
 pub use offload_deliver::run as offload_deliver;
 pub use ring_race::run as ring_race;
@@ -45,8 +47,9 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("channel_messages", channel_messages),
+    ("classifier", classifier),
     ("config_toml", config_toml),
     ("offload_deliver", offload_deliver),
     ("queue_packed", queue_packed),

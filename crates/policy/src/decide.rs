@@ -1,9 +1,12 @@
 //! The decision for one flow.
 
+use std::collections::BTreeMap;
+
 use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
+use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling, Verdict};
 use crate::model::SegmentId;
 use crate::program::{Ingress, Program};
 
@@ -29,7 +32,7 @@ pub enum Action {
 }
 
 /// An [`Action`] and its reasons.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// What to do.
     pub action: Action,
@@ -40,6 +43,43 @@ pub struct Decision {
     /// The source address to be learned at the ingress port, also if the frame is dropped as a
     /// reflection. `None`: nothing to be learned from this frame.
     pub learn: Option<(SegmentId, MacAddr)>,
+    /// What the sender's access lists say. `None`: they were not asked, because the frame is dropped anyway, or because there
+    /// are none.
+    pub from_guest: Option<Ruling>,
+    /// What the receivers' access lists say: of the one receiver; or of those receivers of a flood that do not get the
+    /// frame, or for which a rule decides that is logged, in ascending order.
+    pub to_guest: Vec<Receiver>,
+}
+
+/// What a receiver's access lists say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Receiver {
+    /// The receiver.
+    pub port: PortId,
+    /// The ruling.
+    pub ruling: Ruling,
+}
+
+impl Decision {
+    /// Members of the segment that do not get the flood, in ascending order. Whoever carries out [`Action::Flood`] must leave
+    /// them out.
+    pub fn excluded(&self) -> impl Iterator<Item = PortId> + '_ {
+        let denied = self.to_guest.iter().filter(|r| !r.ruling.allows());
+        denied.map(|receiver| receiver.port)
+    }
+
+    /// All that rules said of the frame: where one of them is logged, this decision's frames are.
+    pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
+        let receivers = self.to_guest.iter().map(|receiver| &receiver.ruling);
+        self.from_guest.iter().chain(receivers)
+    }
+
+    /// Whether the sender is to be told that its frame was dropped. Never for a flood that somebody gets.
+    #[must_use]
+    pub fn rejects(&self) -> bool {
+        let dropped = matches!(self.action, Action::Drop(_));
+        dropped && self.rulings().any(|r| r.verdict == Verdict::Reject)
+    }
 }
 
 /// What [`decide`] needs to know of the forwarding database.
@@ -52,7 +92,7 @@ pub trait Lookup {
     fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool;
 }
 
-/// The part of a key that [`decide`] looks at: ingress port, VLAN, both Ethernet addresses.
+/// The part of a key that [`decide`] looks at whatever the access lists are: ingress port, VLAN, both Ethernet addresses.
 pub const DECISION_MASK: FlowMask = FlowMask::NONE
     .with_in_port()
     .with_vlan()
@@ -76,20 +116,124 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
     if fdb.is_barred(segment, key.smac(), ingress) {
         return refuse(DropReason::MacClaim, Some(segment));
     }
+    if program.rules().allow_all(segment) {
+        let action = forward(program, fdb, segment, key);
+        return Decision {
+            learn: Some((segment, key.smac())),
+            ..unasked(action, Some(segment))
+        };
+    }
+    let mut asked = Asked::new(program.rules(), segment, key);
+    let from_guest = asked.sender(ingress);
+    if !from_guest.allows() {
+        return Decision {
+            mask: asked.mask(),
+            from_guest: Some(from_guest),
+            ..refuse(DropReason::AclDenied, Some(segment))
+        };
+    }
+    let (action, to_guest) = asked.receivers(program, forward(program, fdb, segment, key));
     Decision {
-        action: forward(program, fdb, segment, key),
-        mask: DECISION_MASK,
+        action,
+        mask: asked.mask(),
         segment: Some(segment),
         learn: Some((segment, key.smac())),
+        from_guest: Some(from_guest),
+        to_guest,
     }
 }
 
 fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
+    unasked(Action::Drop(reason), segment)
+}
+
+/// A decision without access lists.
+fn unasked(action: Action, segment: Option<SegmentId>) -> Decision {
     Decision {
-        action: Action::Drop(reason),
+        action,
         mask: DECISION_MASK,
         segment,
         learn: None,
+        from_guest: None,
+        to_guest: Vec::new(),
+    }
+}
+
+/// What the access lists were asked about one key, and what of it they looked at.
+struct Asked<'p> {
+    rules: &'p Rules,
+    segment: SegmentId,
+    point: Point,
+    looked: Looked,
+}
+
+impl<'p> Asked<'p> {
+    fn new(rules: &'p Rules, segment: SegmentId, key: &FlowKey) -> Self {
+        Self {
+            rules,
+            segment,
+            point: Point::new(key),
+            looked: Looked::default(),
+        }
+    }
+
+    fn judge(&mut self, direction: Direction, profile: ProfileId) -> Ruling {
+        let (point, looked) = (&self.point, &mut self.looked);
+        self.rules
+            .judge(direction, self.segment, profile, point, looked)
+    }
+
+    fn sender(&mut self, port: PortId) -> Ruling {
+        self.judge(Direction::FromGuest, self.rules.profile(port))
+    }
+
+    fn receiver(&mut self, port: PortId) -> Ruling {
+        self.judge(Direction::ToGuest, self.rules.profile(port))
+    }
+
+    /// What is left of an action when the receivers have been asked, and what they said.
+    fn receivers(&mut self, program: &Program, action: Action) -> (Action, Vec<Receiver>) {
+        let denied = Action::Drop(DropReason::AclDenied);
+        match action {
+            Action::Drop(_) => (action, Vec::new()),
+            Action::Unicast { port, .. } => {
+                let ruling = self.receiver(port);
+                let action = if ruling.allows() { action } else { denied };
+                (action, vec![Receiver { port, ruling }])
+            }
+            Action::Flood { segment } => {
+                let (gets_it, said) = self.flooded(program, segment);
+                (if gets_it { action } else { denied }, said)
+            }
+        }
+    }
+
+    /// Whether anybody gets a flood, or it has no receivers at all; and what is to be said of some of them. Receivers
+    /// with the same lists are asked once.
+    fn flooded(&mut self, program: &Program, segment: SegmentId) -> (bool, Vec<Receiver>) {
+        let ingress = PortId(self.point.in_port());
+        let mut known: BTreeMap<ProfileId, Ruling> = BTreeMap::new();
+        let mut said = Vec::new();
+        let mut members = 0;
+        for member in program.flood(segment, ingress) {
+            members += 1;
+            let profile = self.rules.profile(member.port);
+            let ruling = known
+                .entry(profile)
+                .or_insert_with(|| self.judge(Direction::ToGuest, profile));
+            let logged = ruling.rule().is_some_and(|rule| rule.log.is_some());
+            if logged || !ruling.allows() {
+                let (port, ruling) = (member.port, ruling.clone());
+                said.push(Receiver { port, ruling });
+            }
+        }
+        let gets_it = members == 0 || known.values().any(Ruling::allows);
+        (gets_it, said)
+    }
+
+    fn mask(&self) -> FlowMask {
+        let looked = self.rules.round(&self.point, &self.looked);
+        looked.add_to(DECISION_MASK, self.point.ethertype())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Segments and port membership: the model, its compiled program, and the decision for one flow.
+//! Segments, port membership and access lists: the models, their compiled program, and the decision for one flow.
 //!
 //! ```text
 //!   Model  --compile-->  Program  --decide(fdb, key)-->  Decision
@@ -17,9 +17,12 @@
 //!   none and takes the untagged and priority-tagged frames. Frames leave it as they would enter.
 //! * A segment without a VLAN is untagged on trunks.
 //! * Frames never cross segments.
+//! * Access lists, if there are any, are asked about every frame as it comes from its sender and as it goes to a
+//!   receiver; see [`acl`].
 
 #![forbid(unsafe_code)]
 
+pub mod acl;
 mod compile;
 mod decide;
 mod model;
@@ -29,7 +32,7 @@ mod program;
 mod tests;
 
 pub use compile::CompileError;
-pub use decide::{Action, DECISION_MASK, Decision, Lookup, decide};
+pub use decide::{Action, DECISION_MASK, Decision, Lookup, Receiver, decide};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use port::{DropReason, PortId};
 pub use program::{Ingress, Member, Program, VlanSegment};

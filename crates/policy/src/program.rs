@@ -3,6 +3,7 @@
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::acl::Rules;
 use crate::model::SegmentId;
 
 /// One port of a segment.
@@ -51,6 +52,9 @@ pub struct Program {
     pub(crate) segments: Vec<Vec<Member>>,
     /// By port id.
     pub(crate) ports: Vec<Ingress>,
+    /// Who decides what is decided asks them; who only executes it does not need them, and they are not sent.
+    #[serde(skip)]
+    pub(crate) rules: Rules,
 }
 
 impl Program {
@@ -58,6 +62,22 @@ impl Program {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The same program with other access lists, under another epoch. They are shared, not copied.
+    #[must_use]
+    pub fn with_rules(&self, rules: Rules, epoch: u64) -> Self {
+        Self {
+            epoch,
+            rules,
+            ..self.clone()
+        }
+    }
+
+    /// The access lists.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// The ports in a segment, in ascending order; none for an unknown segment. One bounds check.

@@ -53,6 +53,8 @@ drop_reasons! {
     BufferTooSmall "buffer-too-small" "The receiver's buffer is smaller than the frame, and it takes no merged buffers."
     ExceedsMtu "exceeds-mtu" "The frame is longer than the receiving port's MTU."
     FaultInjected "fault-injected" "A test port dropped it on purpose."
+    // Counted at the port that sent the frame, whichever side's rules dropped it.
+    AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
 }
 
 impl std::fmt::Display for DropReason {

@@ -270,6 +270,68 @@ impl FlowKey {
         self
     }
 
+    /// The same key of another type.
+    #[must_use]
+    #[inline]
+    pub const fn with_ethertype(mut self, ethertype: EtherType) -> Self {
+        ETHERTYPE.put(&mut self.0, ethertype.0 as u64);
+        self
+    }
+
+    /// The same key with another source IP address; see [`src_ip`](Self::src_ip).
+    #[must_use]
+    #[inline]
+    pub const fn with_src_ip(self, address: u128) -> Self {
+        self.with_ip(SRC_IP, address)
+    }
+
+    /// The same key with another destination IP address; see [`dst_ip`](Self::dst_ip).
+    #[must_use]
+    #[inline]
+    pub const fn with_dst_ip(self, address: u128) -> Self {
+        self.with_ip(DST_IP, address)
+    }
+
+    #[inline]
+    const fn with_ip(mut self, word: usize, address: u128) -> Self {
+        self.0[word] = address as u64;
+        self.0[word + 1] = (address >> 64) as u64;
+        self
+    }
+
+    /// The same key with another IP protocol.
+    #[must_use]
+    #[inline]
+    pub const fn with_ip_proto(mut self, protocol: u8) -> Self {
+        PROTO.put(&mut self.0, protocol as u64);
+        self
+    }
+
+    /// The same key with other TCP flags, or ICMP type and code.
+    #[must_use]
+    #[inline]
+    pub const fn with_l4_flags(mut self, flags: u16) -> Self {
+        L4_FLAGS.put(&mut self.0, flags as u64);
+        self
+    }
+
+    /// The same key with other TCP or UDP ports.
+    #[must_use]
+    #[inline]
+    pub const fn with_l4_ports(mut self, source: u16, destination: u16) -> Self {
+        L4_SRC.put(&mut self.0, source as u64);
+        L4_DST.put(&mut self.0, destination as u64);
+        self
+    }
+
+    /// The same key with something else known of its upper layers.
+    #[must_use]
+    #[inline]
+    pub const fn with_state(mut self, state: KeyState) -> Self {
+        STATE.put(&mut self.0, state.bits() as u64);
+        self
+    }
+
     /// The key with every bit outside `mask` zero.
     #[must_use]
     #[inline]

@@ -32,8 +32,13 @@ impl FlowMask {
         .with_l4_src()
         .with_l4_dst();
 
-    const fn with(mut self, field: Field) -> Self {
-        field.put(&mut self.0, field.ones);
+    const fn with(self, field: Field) -> Self {
+        self.with_some(field, field.ones)
+    }
+
+    /// Some bits of a field count, besides those that do.
+    const fn with_some(mut self, field: Field, bits: u64) -> Self {
+        self.0[field.word] |= (bits & field.ones) << field.shift;
         self
     }
 
@@ -95,6 +100,24 @@ impl FlowMask {
     #[must_use]
     pub const fn with_l4_dst(self) -> Self {
         self.with(L4_DST)
+    }
+
+    /// These bits of the TCP flags, or of ICMP type and code, count too.
+    #[must_use]
+    pub const fn with_l4_flags_bits(self, bits: u16) -> Self {
+        self.with_some(L4_FLAGS, bits as u64)
+    }
+
+    /// These bits of the source port count too; see [`with_l4_src`](Self::with_l4_src).
+    #[must_use]
+    pub const fn with_l4_src_bits(self, bits: u16) -> Self {
+        self.with_some(L4_SRC, bits as u64)
+    }
+
+    /// These bits of the destination port count too; see [`with_l4_dst`](Self::with_l4_dst).
+    #[must_use]
+    pub const fn with_l4_dst_bits(self, bits: u16) -> Self {
+        self.with_some(L4_DST, bits as u64)
     }
 
     /// The state bits (fragment, malformed, unknown) count.

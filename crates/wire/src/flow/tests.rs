@@ -51,6 +51,45 @@ fn fields_come_back() {
 }
 
 #[test]
+fn a_key_can_be_put_together_by_hand() {
+    let k = FlowKey::default()
+        .with_in_port(7)
+        .with_smac(A)
+        .with_dmac(B)
+        .with_ethertype(EtherType::IPV4)
+        .with_src_ip(0x0a00_0001)
+        .with_dst_ip(0x0a00_0002)
+        .with_ip_proto(6)
+        .with_l4_flags(0x12)
+        .with_l4_ports(1000, 80);
+    let parsed = key(&tcp4().tos(0));
+    assert_eq!(k, parsed);
+    let later = k.with_state(KeyState::LATER_FRAGMENT);
+    assert_eq!(later.state(), KeyState::LATER_FRAGMENT);
+    assert_eq!(later.with_state(KeyState::empty()), k);
+}
+
+#[test]
+fn bits_of_a_field_add_up_and_touch_no_other() {
+    let some = FlowMask::NONE
+        .with_l4_dst_bits(0xff00)
+        .with_l4_dst_bits(0xf0);
+    assert_eq!(FlowKey(*some.words()).l4_dst(), 0xfff0);
+    assert_eq!(
+        FlowKey(*some.words()).with_l4_ports(0, 0),
+        FlowKey::default()
+    );
+    assert_eq!(some.with_l4_dst_bits(0xf), FlowMask::NONE.with_l4_dst());
+    let source = FlowMask::NONE.with_l4_src_bits(u16::MAX);
+    assert_eq!(source, FlowMask::NONE.with_l4_src());
+    let flags = FlowMask::NONE.with_l4_flags_bits(0x12);
+    assert_eq!(
+        FlowKey(*flags.words()),
+        FlowKey::default().with_l4_flags(0x12)
+    );
+}
+
+#[test]
 fn priority_is_no_part_of_a_flow_but_a_priority_tag_is() {
     let tagged = |pcp| {
         key(&tcp4().vlan(VlanTci {

@@ -1,0 +1,264 @@
+//! Rule sets like those of ClassBench (Taylor, Turner: ClassBench: A Packet Classification Benchmark, 2005), from a seed: access
+//! lists of routers (acl), firewalls (fw) and IP chains (ipc). The shares of prefix lengths, port classes and protocols
+//! follow what that paper and those that use its seeds tell of them; addresses share networks, as there.
+
+use std::collections::HashSet;
+
+/// Numbers that look random: SplitMix64.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// One of the values, by their weights.
+    fn by_weight<T: Copy>(&mut self, values: &[(u64, T)]) -> T {
+        let total = values.iter().map(|(weight, _)| weight).sum();
+        let mut at = self.below(total);
+        for (weight, value) in values {
+            match at.checked_sub(*weight) {
+                None => return *value,
+                Some(left) => at = left,
+            }
+        }
+        values[0].1
+    }
+
+    /// Small numbers more often than large ones.
+    fn skewed(&mut self, end: u64) -> u64 {
+        let (a, b) = (self.below(end), self.below(end));
+        a * b / end
+    }
+}
+
+/// A rule of five fields: prefixes, a protocol, ranges of ports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Five {
+    pub(crate) source: (u32, u8),
+    pub(crate) destination: (u32, u8),
+    pub(crate) protocol: Option<u8>,
+    pub(crate) source_ports: (u16, u16),
+    pub(crate) destination_ports: (u16, u16),
+}
+
+#[derive(Clone, Copy)]
+enum Ports {
+    Any,
+    High,
+    Low,
+    One,
+    Range,
+}
+
+type Weights<T> = &'static [(u64, T)];
+
+/// What one kind of rule sets is like.
+pub(crate) struct Flavour {
+    pub(crate) name: &'static str,
+    lengths: Weights<(u8, u8)>,
+    source_ports: Weights<Ports>,
+    destination_ports: Weights<Ports>,
+    protocols: Weights<Option<u8>>,
+}
+
+pub(crate) const FLAVOURS: [Flavour; 3] = [
+    Flavour {
+        name: "acl",
+        lengths: &[
+            (30, (32, 32)),
+            (14, (24, 32)),
+            (12, (16, 32)),
+            (9, (0, 32)),
+            (8, (32, 24)),
+            (7, (24, 24)),
+            (6, (28, 30)),
+            (5, (0, 24)),
+            (4, (20, 27)),
+            (3, (32, 0)),
+            (2, (0, 16)),
+        ],
+        source_ports: &[(98, Ports::Any), (2, Ports::One)],
+        destination_ports: &[
+            (20, Ports::Any),
+            (8, Ports::High),
+            (2, Ports::Low),
+            (55, Ports::One),
+            (15, Ports::Range),
+        ],
+        protocols: &[(78, Some(6)), (12, Some(17)), (4, Some(1)), (6, None)],
+    },
+    Flavour {
+        name: "fw",
+        lengths: &[
+            (24, (0, 32)),
+            (16, (32, 0)),
+            (14, (0, 24)),
+            (10, (24, 0)),
+            (9, (32, 32)),
+            (8, (16, 32)),
+            (6, (24, 24)),
+            (5, (0, 16)),
+            (4, (28, 0)),
+            (3, (8, 24)),
+            (1, (0, 0)),
+        ],
+        source_ports: &[
+            (58, Ports::Any),
+            (20, Ports::High),
+            (16, Ports::One),
+            (6, Ports::Range),
+        ],
+        destination_ports: &[
+            (28, Ports::Any),
+            (10, Ports::High),
+            (4, Ports::Low),
+            (46, Ports::One),
+            (12, Ports::Range),
+        ],
+        protocols: &[(58, Some(6)), (24, Some(17)), (8, Some(1)), (10, None)],
+    },
+    Flavour {
+        name: "ipc",
+        lengths: &[
+            (34, (32, 32)),
+            (13, (24, 32)),
+            (11, (32, 24)),
+            (9, (24, 24)),
+            (8, (0, 32)),
+            (7, (32, 0)),
+            (6, (16, 24)),
+            (5, (27, 29)),
+            (4, (20, 20)),
+            (2, (0, 24)),
+            (1, (8, 8)),
+        ],
+        source_ports: &[
+            (64, Ports::Any),
+            (10, Ports::High),
+            (20, Ports::One),
+            (6, Ports::Range),
+        ],
+        destination_ports: &[
+            (44, Ports::Any),
+            (6, Ports::High),
+            (2, Ports::Low),
+            (38, Ports::One),
+            (10, Ports::Range),
+        ],
+        protocols: &[(60, Some(6)), (24, Some(17)), (8, Some(1)), (8, None)],
+    },
+];
+
+const SERVICES: [u16; 12] = [80, 443, 22, 25, 53, 110, 143, 3306, 5432, 8080, 1433, 6379];
+
+fn ports(dice: &mut Dice, class: Ports) -> (u16, u16) {
+    match class {
+        Ports::Any => (0, 65535),
+        Ports::High => (1024, 65535),
+        Ports::Low => (0, 1023),
+        Ports::One => {
+            let port = match dice.below(4) {
+                0 => dice.below(65536) as u16,
+                _ => SERVICES[dice.skewed(12) as usize],
+            };
+            (port, port)
+        }
+        Ports::Range => {
+            let from = dice.below(60000) as u16;
+            (from, from + 1 + dice.skewed(5000) as u16)
+        }
+    }
+}
+
+/// A prefix; those of the same net share it, and nets are nested.
+fn prefix(dice: &mut Dice, len: u8, spread: u64) -> (u32, u8) {
+    let nets = [
+        dice.skewed(24),
+        dice.skewed(60),
+        dice.skewed(64 + spread / 40),
+        dice.below(256),
+    ];
+    let hashed = nets.map(|part| (part * 167 + 10) as u8);
+    let address = u32::from_be_bytes([hashed[0], hashed[1], hashed[2], nets[3] as u8]);
+    let mask = u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0);
+    (address & mask, len)
+}
+
+/// So many different rules, the narrower ones first as a rule.
+pub(crate) fn rules(flavour: &Flavour, count: usize, seed: u64) -> Vec<Five> {
+    let mut dice = Dice(seed);
+    let mut seen = HashSet::new();
+    let mut rules = Vec::with_capacity(count);
+    while rules.len() < count {
+        let (source, destination) = dice.by_weight(flavour.lengths);
+        let protocol = dice.by_weight(flavour.protocols);
+        let transport = matches!(protocol, Some(6 | 17));
+        let mut class = |classes| {
+            let class = dice.by_weight(classes);
+            ports(&mut dice, if transport { class } else { Ports::Any })
+        };
+        let (source_ports, destination_ports) = (
+            class(flavour.source_ports),
+            class(flavour.destination_ports),
+        );
+        let five = Five {
+            source: prefix(&mut dice, source, count as u64),
+            destination: prefix(&mut dice, destination, count as u64),
+            protocol,
+            source_ports,
+            destination_ports,
+        };
+        if seen.insert(five) {
+            rules.push((
+                u64::from(source) + u64::from(destination) + dice.below(16),
+                five,
+            ));
+        }
+    }
+    rules.sort_by_key(|(turn, _)| std::cmp::Reverse(*turn));
+    rules.into_iter().map(|(_, five)| five).collect()
+}
+
+/// A packet's five fields.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Header {
+    pub(crate) source: u32,
+    pub(crate) destination: u32,
+    pub(crate) protocol: u8,
+    pub(crate) ports: (u16, u16),
+}
+
+/// A header that a rule matches, in nine of ten cases; some rules are met more often than others. Else one that is near.
+pub(crate) fn header(dice: &mut Dice, rules: &[Five]) -> Header {
+    let five = rules[dice.skewed(rules.len() as u64) as usize];
+    let within = |dice: &mut Dice, (bits, len): (u32, u8)| {
+        bits | (dice.next() as u32).checked_shr(len.into()).unwrap_or(0)
+    };
+    let port = |dice: &mut Dice, (from, to): (u16, u16)| {
+        from + dice.below(u64::from(to - from) + 1) as u16
+    };
+    let other = [6, 17, 6, 1][dice.below(4) as usize];
+    let mut header = Header {
+        source: within(dice, five.source),
+        destination: within(dice, five.destination),
+        protocol: five.protocol.unwrap_or(other),
+        ports: (
+            port(dice, five.source_ports),
+            port(dice, five.destination_ports),
+        ),
+    };
+    if dice.below(10) == 0 {
+        header.destination ^= (dice.next() as u32) >> dice.below(32);
+        header.ports.1 = dice.next() as u16;
+    }
+    header
+}

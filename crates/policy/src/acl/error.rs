@@ -1,0 +1,200 @@
+//! What is wrong with an access model, and where.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Where in a model something is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A set of addresses.
+    Set(String),
+    /// A group of ports.
+    Group(String),
+    /// The defaults of a segment.
+    Default(String),
+    /// A list.
+    List(String),
+    /// A rule of a list.
+    Rule(RuleName),
+}
+
+/// The names of a list and of a rule in it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RuleName {
+    /// The list's.
+    pub list: String,
+    /// The rule's.
+    pub rule: String,
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "acl \"{}\", rule \"{}\"", self.list, self.rule)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(name) => write!(f, "address_set \"{name}\""),
+            Self::Group(name) => write!(f, "group \"{name}\""),
+            Self::Default(segment) => write!(f, "acl_default \"{segment}\""),
+            Self::List(name) => write!(f, "acl \"{name}\""),
+            Self::Rule(name) => name.fmt(f),
+        }
+    }
+}
+
+/// The first thing that is wrong with a model; then nothing of it is used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{place}: {field}: {reason}")]
+pub struct AccessError {
+    /// In what it is.
+    pub place: Place,
+    /// The key there, as the configuration and the API spell it.
+    pub field: &'static str,
+    /// Why.
+    pub reason: Box<Reason>,
+}
+
+/// Why something is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Reason {
+    /// Names are shown, and become keys of statistics.
+    #[error("expected a name of 1 to 64 characters out of A-Z a-z 0-9 _ . -, found \"{0}\"")]
+    Name(String),
+    /// Two things of a kind with one name.
+    #[error("\"{0}\" is there twice")]
+    Repeated(String),
+    /// Nothing has this name.
+    #[error("there is no {kind} \"{name}\"")]
+    Unknown {
+        /// What is looked for.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// No address.
+    #[error(
+        "expected an address or a prefix like \"10.0.0.0/8\" or \"2001:db8::/32\", found \"{0}\""
+    )]
+    Address(String),
+    /// A prefix longer than the address.
+    #[error("\"{text}\": the prefix has at most {most} bits")]
+    PrefixLength {
+        /// What was found.
+        text: String,
+        /// Bits of an address.
+        most: u8,
+    },
+    /// Bits behind the prefix: it is not clear which of the two was meant.
+    #[error("\"{text}\" has bits behind the prefix; the network is \"{network}\"")]
+    HostBits {
+        /// What was found.
+        text: String,
+        /// Without these bits.
+        network: String,
+    },
+    /// No Ethernet address.
+    #[error(
+        "expected an address like \"52:54:00:00:00:01\", or with a mask behind a \"/\", found \"{0}\""
+    )]
+    Mac(String),
+    /// Bits that the mask leaves out.
+    #[error("\"{0}\" has bits that its mask leaves out")]
+    MacBits(String),
+    /// No EtherType.
+    #[error(
+        "expected \"ipv4\", \"ipv6\", \"arp\" or a number from 0x0600 to 0xffff, found \"{0}\""
+    )]
+    EtherType(String),
+    /// No VLAN.
+    #[error("expected a VLAN from 1 to 4094, or 0 for none, found {0}")]
+    Vlan(i64),
+    /// No port number.
+    #[error("expected a port from 0 to 65535 or a range like \"8000-8010\", found \"{0}\"")]
+    Port(String),
+    /// A range that ends before it begins.
+    #[error("the range \"{0}\" is empty")]
+    EmptyRange(String),
+    /// Only these protocols have ports.
+    #[error("ports need the protocol \"tcp\" or \"udp\"")]
+    PortsWithoutProtocol,
+    /// No protocol.
+    #[error(
+        "expected \"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number from 0 to 255, found \"{0}\""
+    )]
+    Protocol(String),
+    /// No flags.
+    #[error(
+        "expected flags like \"syn/syn,ack\" out of fin syn rst psh ack urg ece cwr, found \"{0}\""
+    )]
+    Flags(String),
+    /// A flag that is to be set and not looked at.
+    #[error("\"{0}\" sets a flag that it does not look at")]
+    FlagsOutside(String),
+    /// Only TCP has flags.
+    #[error("flags need the protocol \"tcp\"")]
+    FlagsWithoutTcp,
+    /// Only ICMP has types.
+    #[error("a type or code needs the protocol \"icmp\" or \"icmpv6\"")]
+    TypeWithoutIcmp,
+    /// The codes of different types mean different things.
+    #[error("a code needs a type")]
+    CodeWithoutType,
+    /// Such a rule would match nothing, or for a drop more than it says.
+    #[error("later fragments have no transport header")]
+    LaterFragmentsHaveNone,
+    /// What the rule asks for excludes itself.
+    #[error("the rule can match nothing: its fields are of different types of frames")]
+    Families,
+    /// To whom a frame goes is not known yet when it is asked.
+    #[error(
+        "the receiver is not known yet; use a list with direction = \"to-guest\" on the receivers' side, where peers are senders"
+    )]
+    PeersFromGuest,
+    /// Needs what is not there yet.
+    #[error(
+        "\"allow-stateful\" is not available yet: there is no connection tracking; use \"allow\" and a rule for the answers"
+    )]
+    NotAvailable,
+    /// No log at all is no log.
+    #[error("expected a limit of at least one frame a second, found 0")]
+    ZeroLimit,
+    /// Two rules that say different things of the same frames.
+    #[error("{0} matches the same with the same priority and does something else")]
+    Contradiction(RuleName),
+    /// Groups have no order.
+    #[error(
+        "port \"{port}\" is in another group, too, and {other} has the same priority and does something else: give them different priorities"
+    )]
+    Ambiguous {
+        /// A port in both groups.
+        port: String,
+        /// The other group's rule.
+        other: RuleName,
+    },
+    /// More rules than can be counted.
+    #[error("expected at most {0} rules")]
+    TooMany(usize),
+}
+
+/// A rule that never decides anything, because one before it in its list matches all that it does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shadowed {
+    /// The rule.
+    pub rule: RuleName,
+    /// The one before it.
+    pub by: RuleName,
+}
+
+impl fmt::Display for Shadowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} is never reached: \"{}\" comes first",
+            self.rule, self.by.rule
+        )
+    }
+}

@@ -1,0 +1,243 @@
+//! One compiled list.
+
+use std::sync::Arc;
+
+use wire::flow::KeyState;
+
+use super::matcher::{Matcher, Rule};
+use super::model::Direction;
+use super::order::Order;
+use super::point::{Looked, Point};
+use super::prefix::Prefix;
+use super::rules::{RuleId, RuleInfo, Verdict};
+use super::shelf::{Entry, Shelf, Used};
+use super::trie::{Content, Trie};
+
+/// Rules before a rule that may shadow it, of which each is looked at.
+const SHADOWS: usize = 256;
+
+/// A list, immutable: a change makes another one, which shares with it what is the same.
+#[derive(Clone, Debug)]
+pub(super) struct AccessList {
+    pub(super) name: Arc<str>,
+    pub(super) direction: Direction,
+    /// For frames that have a transport header if their protocol has.
+    whole: Shelf,
+    /// For later fragments. Rules that look into the transport header are not in here if they allow; if they drop, they are, as
+    /// if they did not look there.
+    later: Shelf,
+    /// By id.
+    rules: Trie<ById>,
+    pub(super) len: usize,
+    next_place: u32,
+    /// Rules that look behind the type, and at the protocol or behind it.
+    above: usize,
+    transport: usize,
+}
+
+/// A rule, found by its id.
+#[derive(Clone, Debug, Default)]
+struct ById(Option<Arc<Rule>>);
+
+impl Content for ById {
+    fn best(&self) -> Order {
+        self.0.as_ref().map_or(Order::NEVER, |rule| rule.order)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+fn place_of(id: RuleId) -> Prefix {
+    Prefix::of(id.0, 64)
+}
+
+/// The rule as later fragments meet it, if they do.
+fn for_later_fragments(rule: &Arc<Rule>) -> Option<Arc<Rule>> {
+    if !rule.matcher.looks_into_transport() {
+        return Some(rule.clone());
+    }
+    let relaxed = || {
+        let matcher = rule.matcher.for_later_fragments();
+        Arc::new(Rule::new(rule.info.clone(), rule.order, matcher))
+    };
+    meets_later_fragments(rule).then(relaxed)
+}
+
+/// Whether it is asked about later fragments.
+fn meets_later_fragments(rule: &Rule) -> bool {
+    !rule.matcher.looks_into_transport() || rule.info.verdict != Verdict::Allow
+}
+
+fn entries<'a>(rules: impl Iterator<Item = &'a Arc<Rule>>) -> Vec<Entry> {
+    rules.flat_map(Entry::all).collect()
+}
+
+impl AccessList {
+    /// A list of rules in their places; each has an id of its own.
+    pub(super) fn new(name: &str, direction: Direction, rules: &[Arc<Rule>]) -> Self {
+        let whole = Shelf::new(entries(rules.iter()), Used::default());
+        let into = |rule: &Arc<Rule>| rule.matcher.looks_into_transport();
+        let later = if rules.iter().any(into) {
+            let rules: Vec<_> = rules.iter().filter_map(for_later_fragments).collect();
+            Shelf::new(entries(rules.iter()), Used::default())
+        } else {
+            whole.clone()
+        };
+        let mut by_id = Trie::default();
+        for rule in rules {
+            by_id.update(place_of(rule.info.id), |place: &mut ById| {
+                place.0 = Some(rule.clone());
+            });
+        }
+        let count =
+            |looks: fn(&Matcher) -> bool| rules.iter().filter(|r| looks(&r.matcher)).count();
+        Self {
+            name: name.into(),
+            direction,
+            whole,
+            later,
+            rules: by_id,
+            len: rules.len(),
+            next_place: rules.iter().map(|r| r.order.place() + 1).max().unwrap_or(0),
+            above: count(Matcher::looks_above_ethernet),
+            transport: count(Matcher::looks_at_transport),
+        }
+    }
+
+    /// Whether the other says the same by the same rules.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let sorted = |list: &Self| {
+            let mut rules = Vec::with_capacity(list.len);
+            list.for_each(|rule| rules.push(rule.clone()));
+            rules.sort_unstable_by_key(|rule| rule.order);
+            rules
+        };
+        let same = |(a, b): (Arc<Rule>, Arc<Rule>)| {
+            a.order.priority() == b.order.priority() && a.info == b.info && a.matcher == b.matcher
+        };
+        (&self.name, self.direction, self.len) == (&other.name, other.direction, other.len)
+            && sorted(self).into_iter().zip(sorted(other)).all(same)
+    }
+
+    pub(super) fn rule(&self, id: RuleId) -> Option<&Arc<Rule>> {
+        self.rules.get(place_of(id))?.0.as_ref()
+    }
+
+    /// All rules, in no order.
+    pub(super) fn for_each(&self, mut each: impl FnMut(&Arc<Rule>)) {
+        self.rules.for_each(&mut |place| {
+            if let Some(rule) = &place.0 {
+                each(rule);
+            }
+        });
+    }
+
+    /// Puts a rule in: in the place of the one with the same id, or behind all others.
+    pub(super) fn put(&mut self, info: Arc<RuleInfo>, priority: u32, matcher: Matcher) {
+        let old = self.rule(info.id).cloned();
+        let place = old
+            .as_ref()
+            .map_or(self.next_place, |old| old.order.place());
+        if let Some(old) = old {
+            self.take(&old);
+        }
+        self.next_place = self.next_place.max(place + 1);
+        let rule = Arc::new(Rule::new(info, Order::new(priority, place), matcher));
+        for entry in Entry::all(&rule) {
+            self.whole.insert(entry);
+        }
+        for entry in for_later_fragments(&rule).iter().flat_map(Entry::all) {
+            self.later.insert(entry);
+        }
+        self.len += 1;
+        self.above += usize::from(rule.matcher.looks_above_ethernet());
+        self.transport += usize::from(rule.matcher.looks_at_transport());
+        self.rules
+            .update(place_of(rule.info.id), |at| at.0 = Some(rule.clone()));
+    }
+
+    /// Takes a rule out that is in here.
+    pub(super) fn take(&mut self, rule: &Arc<Rule>) {
+        for entry in Entry::all(rule) {
+            self.whole.remove(&entry);
+        }
+        for entry in for_later_fragments(rule).iter().flat_map(Entry::all) {
+            self.later.remove(&entry);
+        }
+        self.len -= 1;
+        self.above -= usize::from(rule.matcher.looks_above_ethernet());
+        self.transport -= usize::from(rule.matcher.looks_at_transport());
+        self.rules.update(place_of(rule.info.id), |at| at.0 = None);
+    }
+
+    pub(super) fn next_place(&self) -> u32 {
+        self.next_place
+    }
+
+    /// Whether a frame is one that these rules cannot be asked about: what they look at could not be read, though the
+    /// frame should have it.
+    pub(super) fn cannot_read(&self, point: &Point) -> bool {
+        self.above > 0 && point.state.contains(KeyState::L3_MALFORMED)
+            || self.transport > 0 && point.state.contains(KeyState::L4_UNKNOWN)
+    }
+
+    /// Notes what decides which rules are asked at all.
+    pub(super) fn note_readable(&self, looked: &mut Looked) {
+        looked.state |= self.above > 0;
+    }
+
+    fn shelf(&self, point: &Point) -> &Shelf {
+        match self.above > 0 && point.state.contains(KeyState::LATER_FRAGMENT) {
+            true => &self.later,
+            false => &self.whole,
+        }
+    }
+
+    /// The first rule that matches and comes before `limit`.
+    pub(super) fn find(&self, point: &Point, limit: Order) -> Option<&Arc<Rule>> {
+        self.shelf(point).find(point, limit)
+    }
+
+    /// See [`Shelf::note_misses`].
+    pub(super) fn note_misses(&self, point: &Point, limit: Order, looked: &mut Looked) {
+        self.shelf(point).note_misses(point, limit, looked);
+    }
+
+    /// The first rule before this one that matches all that it does, among the first 256 that match one frame of it. (Where
+    /// more do, one may stay unnoticed.)
+    pub(super) fn shadow_of(&self, rule: &Rule) -> Option<&Arc<Rule>> {
+        let (mut found, mut seen): (Option<&Arc<Rule>>, usize) = (None, 0);
+        self.whole
+            .visit(&rule.matcher.sample(), rule.order, &mut |before| {
+                seen += 1;
+                // A later fragment may get to a rule that no whole datagram gets to.
+                let later = meets_later_fragments(before) || !meets_later_fragments(rule);
+                if later && before.matcher.covers(&rule.matcher) {
+                    found = Some(before);
+                }
+                found.is_none() && seen < SHADOWS
+            });
+        found
+    }
+
+    /// Another rule that matches the same with the same priority and does something else.
+    pub(super) fn contradiction(&self, rule: &Rule) -> Option<&Arc<Rule>> {
+        let mut found = None;
+        let limit = Order::behind(rule.order.priority());
+        self.whole
+            .visit(&rule.matcher.sample(), limit, &mut |other| {
+                // The rule that it replaces may say what it likes.
+                let same = other.info.id != rule.info.id
+                    && other.order.priority() == rule.order.priority()
+                    && other.info.verdict != rule.info.verdict
+                    && other.matcher == rule.matcher;
+                if same {
+                    found = Some(other);
+                }
+                found.is_none()
+            });
+        found
+    }
+}

@@ -1,0 +1,205 @@
+//! What the operator writes: access lists, groups of ports, sets of addresses. Texts, as in the configuration file and
+//! the API; [`Rules::compile`](super::Rules::compile) checks them.
+
+use serde::{Deserialize, Serialize};
+
+/// All access lists, with what they name.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessModel {
+    /// Sets of addresses, for `@name` in rules.
+    #[serde(rename = "address_set", skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<AddressSet>,
+    /// Groups of ports.
+    #[serde(rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// What happens in a segment to frames that no rule matches.
+    #[serde(rename = "acl_default", skip_serializing_if = "Vec::is_empty")]
+    pub defaults: Vec<SegmentDefault>,
+    /// The lists, in their order.
+    #[serde(rename = "acl", skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<AccessListSpec>,
+}
+
+/// A named set of addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressSet {
+    /// Its name.
+    pub name: String,
+    /// IPv4 and IPv6 addresses and prefixes, like `10.0.0.0/8`.
+    pub addresses: Vec<String>,
+}
+
+/// A named group of ports.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Names of ports.
+    pub ports: Vec<String>,
+}
+
+/// What happens to frames that no rule matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Otherwise {
+    /// They pass.
+    #[default]
+    Allow,
+    /// They are dropped.
+    Deny,
+}
+
+/// The defaults of one segment; a segment without any allows both.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SegmentDefault {
+    /// The segment's name.
+    pub segment: String,
+    /// For frames as they come from their sender.
+    #[serde(default)]
+    pub from_guest: Otherwise,
+    /// For frames as they go to a receiver.
+    #[serde(default)]
+    pub to_guest: Otherwise,
+}
+
+/// On which way of a frame a list is asked, as seen from the port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// When it comes from the port's guest.
+    FromGuest,
+    /// When it goes to the port's guest.
+    ToGuest,
+}
+
+/// An access list and where it applies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessListSpec {
+    /// Its name.
+    pub name: String,
+    /// Which way it is for.
+    pub direction: Direction,
+    /// Segments, all ports of which it applies to, in that segment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<String>,
+    /// Groups, all ports of which it applies to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// Ports to which it applies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
+    /// The rules; see [`RuleSpec::priority`].
+    #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleSpec>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleAction {
+    /// The frame passes this list.
+    Allow,
+    /// The frame is dropped.
+    #[default]
+    Drop,
+    /// The frame is dropped and its sender told so.
+    Reject,
+    /// The frame passes, and so do the answers to it. Not available yet.
+    AllowStateful,
+}
+
+/// Which pieces of datagrams a rule is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pieces {
+    /// Whole datagrams alone.
+    Whole,
+    /// First fragments, which have the transport header.
+    First,
+    /// Later fragments, which have none.
+    Later,
+}
+
+/// That uses of a rule are logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSpec {
+    /// Frames a second at most.
+    pub per_second: u32,
+}
+
+/// One port or a range of them: a number, or a text like `"8000-8010"`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PortText {
+    /// A number.
+    Number(i64),
+    /// A number or a range.
+    Text(String),
+}
+
+/// A rule: what it matches and what happens then. What is not said matches everything.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleSpec {
+    /// Its name, unique in its list. Counters and logs know the rule by the names of list and rule.
+    pub name: String,
+    /// The highest decides; among equals, the first in the list.
+    #[serde(default)]
+    pub priority: u32,
+    /// What it does.
+    pub action: RuleAction,
+    /// Whether its uses are logged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogSpec>,
+    /// `52:54:00:00:00:01`, or with a mask: `52:54:00:00:00:00/ff:ff:ff:00:00:00`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_mac: Option<String>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_mac: Option<String>,
+    /// `ipv4`, `ipv6`, `arp`, or a number like `0x88cc`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ether_type: Option<String>,
+    /// The frame's tag as it came in, 1 to 4094; 0: none, or a priority tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<i64>,
+    /// Addresses, prefixes, and `@set`. With `arp`, the sender's protocol address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source: Vec<String>,
+    /// Likewise; with `arp`, the target's protocol address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destination: Vec<String>,
+    /// Ports that the frame came from; in lists to guests alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_ports: Vec<String>,
+    /// Groups of such ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_groups: Vec<String>,
+    /// `tcp`, `udp`, `icmp` (with IPv4), `icmpv6` (with IPv6), or a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Of TCP or UDP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_ports: Vec<PortText>,
+    /// Of TCP or UDP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destination_ports: Vec<PortText>,
+    /// Flags that are set, of those that are looked at: `syn/syn,ack`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_flags: Option<String>,
+    /// Of ICMP or ICMPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<u8>,
+    /// With a type alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_code: Option<u8>,
+    /// For these pieces of datagrams alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragment: Option<Pieces>,
+}

@@ -1,0 +1,375 @@
+//! From a rule as it is written to what it matches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use port::PortId;
+use wire::flow::KeyState;
+
+use super::error::{AccessError, Place, Reason, RuleName};
+use super::matcher::{Addresses, Kinds, Matcher};
+use super::model::{AccessModel, Direction, Pieces, PortText, RuleAction, RuleSpec};
+use super::prefix::Prefixes;
+use super::ranges::Ranges;
+use super::rules::{LogLimit, RuleId, RuleInfo, Verdict};
+use super::text;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
+
+/// What names in rules mean.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Context {
+    pub(super) sets: HashMap<String, Addresses>,
+    /// In ascending order of the ports.
+    pub(super) groups: BTreeMap<String, Vec<PortId>>,
+    pub(super) ports: BTreeMap<String, PortId>,
+}
+
+/// What is wrong with a field of something.
+pub(super) type Fault = (&'static str, Reason);
+
+fn unknown(kind: &'static str, name: &str) -> Reason {
+    let name = name.to_owned();
+    Reason::Unknown { kind, name }
+}
+
+impl Context {
+    /// Checks and reads sets and groups.
+    pub(super) fn new(
+        model: &AccessModel,
+        ports: &BTreeMap<String, PortId>,
+    ) -> Result<Self, AccessError> {
+        let mut context = Self {
+            ports: ports.clone(),
+            ..Self::default()
+        };
+        for set in &model.sets {
+            let fault = |field| at(Place::Set(set.name.clone()), field);
+            text::name(&set.name).map_err(fault("name"))?;
+            let addresses = context
+                .addresses(&set.addresses)
+                .map_err(fault("addresses"))?;
+            if context.sets.insert(set.name.clone(), addresses).is_some() {
+                return Err(fault("name")(Reason::Repeated(set.name.clone())));
+            }
+        }
+        for group in &model.groups {
+            let fault = |field| at(Place::Group(group.name.clone()), field);
+            text::name(&group.name).map_err(fault("name"))?;
+            let ports = context.ports(&group.ports).map_err(fault("ports"))?;
+            if context.groups.insert(group.name.clone(), ports).is_some() {
+                return Err(fault("name")(Reason::Repeated(group.name.clone())));
+            }
+        }
+        Ok(context)
+    }
+
+    pub(super) fn port(&self, name: &str) -> Result<PortId, Reason> {
+        let port = self.ports.get(name).copied();
+        port.ok_or_else(|| unknown("port", name))
+    }
+
+    pub(super) fn group(&self, name: &str) -> Result<&[PortId], Reason> {
+        let group = self.groups.get(name);
+        group
+            .map(Vec::as_slice)
+            .ok_or_else(|| unknown("group", name))
+    }
+
+    /// Ports by name, each once, in ascending order.
+    fn ports(&self, names: &[String]) -> Result<Vec<PortId>, Reason> {
+        let mut ports = Vec::with_capacity(names.len());
+        for name in names {
+            ports.push(self.port(name)?);
+        }
+        ports.sort_unstable();
+        let twice = ports.windows(2).find(|pair| pair[0] == pair[1]);
+        match twice {
+            Some(pair) => Err(Reason::Repeated(self.port_name(pair[0]))),
+            None => Ok(ports),
+        }
+    }
+
+    pub(super) fn port_name(&self, port: PortId) -> String {
+        let found = self.ports.iter().find(|(_, id)| **id == port);
+        found.map_or_else(|| port.0.to_string(), |(name, _)| name.clone())
+    }
+
+    /// Addresses, prefixes and sets. A single set is shared.
+    fn addresses(&self, texts: &[String]) -> Result<Addresses, Reason> {
+        let set = |text: &str| {
+            let name = text.strip_prefix('@')?;
+            let set = self.sets.get(name);
+            Some(set.ok_or_else(|| unknown("address_set", name)))
+        };
+        if let [only] = texts
+            && let Some(set) = set(only)
+        {
+            return set.cloned();
+        }
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for text in texts {
+            if let Some(set) = set(text) {
+                let set = set?;
+                v4.extend_from_slice(set.v4.as_slice());
+                v6.extend_from_slice(set.v6.as_slice());
+                continue;
+            }
+            match text::prefix(text)? {
+                (prefix, false) => v4.push(prefix),
+                (prefix, true) => v6.push(prefix),
+            }
+        }
+        let prefixes = |all| Arc::new(Prefixes::new(all));
+        let (v4, v6) = (prefixes(v4), prefixes(v6));
+        Ok(Addresses { v4, v6 })
+    }
+
+    fn peers(&self, spec: &RuleSpec, direction: Direction) -> Result<Option<Vec<u32>>, Fault> {
+        let (ports, groups) = (&spec.peer_ports, &spec.peer_groups);
+        if ports.is_empty() && groups.is_empty() {
+            return Ok(None);
+        }
+        let field = ["peer_ports", "peer_groups"][usize::from(ports.is_empty())];
+        if direction == Direction::FromGuest {
+            return Err((field, Reason::PeersFromGuest));
+        }
+        let mut all = Vec::new();
+        for name in ports {
+            all.push(self.port(name).map_err(|r| ("peer_ports", r))?.0);
+        }
+        for name in groups {
+            let group = self.group(name).map_err(|r| ("peer_groups", r))?;
+            all.extend(group.iter().map(|port| port.0));
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(Some(all))
+    }
+
+    /// What a rule of a list with this direction is.
+    pub(super) fn rule(
+        &self,
+        list: &Arc<str>,
+        direction: Direction,
+        spec: &RuleSpec,
+    ) -> Result<(Arc<RuleInfo>, Matcher), AccessError> {
+        let fault = |(field, reason)| AccessError {
+            place: Place::Rule(RuleName {
+                list: list.to_string(),
+                rule: spec.name.clone(),
+            }),
+            field,
+            reason: Box::new(reason),
+        };
+        let info = info(list, spec).map_err(fault)?;
+        let matcher = self.matcher(spec, direction).map_err(fault)?;
+        Ok((Arc::new(info), matcher))
+    }
+
+    fn matcher(&self, spec: &RuleSpec, direction: Direction) -> Result<Matcher, Fault> {
+        let mac = |field, text: &Option<String>| match text {
+            Some(text) => text::mac(text).map_err(|r| (field, r)),
+            None => Ok(Default::default()),
+        };
+        let addresses = |field, texts: &[String]| match texts {
+            [] => Ok(None),
+            texts => self.addresses(texts).map(Some).map_err(|r| (field, r)),
+        };
+        let transport = Transport::new(spec)?;
+        let mut matcher = Matcher {
+            source_mac: mac("source_mac", &spec.source_mac)?,
+            destination_mac: mac("destination_mac", &spec.destination_mac)?,
+            kinds: Kinds::Any,
+            vlan: vlan(spec)?,
+            source: addresses("source", &spec.source)?,
+            destination: addresses("destination", &spec.destination)?,
+            peers: self.peers(spec, direction)?,
+            protocol: transport.protocol,
+            source_ports: transport.source_ports,
+            destination_ports: transport.destination_ports,
+            flags: transport.flags,
+            state: pieces(spec.fragment),
+        };
+        let ethertype = spec.ether_type.as_deref().map(text::ether_type).transpose();
+        let ethertype = ethertype.map_err(|r| ("ether_type", r))?;
+        settle_kinds(&mut matcher, ethertype)?;
+        Ok(matcher)
+    }
+}
+
+/// Makes an error of a reason.
+pub(super) fn at(place: Place, field: &'static str) -> impl FnOnce(Reason) -> AccessError {
+    move |reason| AccessError {
+        place,
+        field,
+        reason: Box::new(reason),
+    }
+}
+
+fn info(list: &Arc<str>, spec: &RuleSpec) -> Result<RuleInfo, Fault> {
+    text::name(&spec.name).map_err(|r| ("name", r))?;
+    let verdict = match spec.action {
+        RuleAction::Allow => Verdict::Allow,
+        RuleAction::Drop => Verdict::Drop,
+        RuleAction::Reject => Verdict::Reject,
+        RuleAction::AllowStateful => return Err(("action", Reason::NotAvailable)),
+    };
+    let log = match spec.log {
+        Some(log) if log.per_second == 0 => return Err(("log.per_second", Reason::ZeroLimit)),
+        log => log.map(|log| LogLimit {
+            per_second: log.per_second,
+        }),
+    };
+    Ok(RuleInfo {
+        id: RuleId::of(list, &spec.name),
+        list: list.clone(),
+        name: spec.name.as_str().into(),
+        verdict,
+        log,
+    })
+}
+
+fn vlan(spec: &RuleSpec) -> Result<Option<u16>, Fault> {
+    let vlan = spec.vlan.map(text::vlan).transpose();
+    vlan.map_err(|r| ("vlan", r))
+}
+
+fn pieces(pieces: Option<Pieces>) -> (u16, u16) {
+    let (any, later) = (KeyState::FRAGMENT.bits(), KeyState::LATER_FRAGMENT.bits());
+    match pieces {
+        None => (0, 0),
+        Some(Pieces::Whole) => (0, any),
+        Some(Pieces::First) => (any, any | later),
+        Some(Pieces::Later) => (later, later),
+    }
+}
+
+/// What a rule says of the protocol and what comes behind it.
+struct Transport {
+    protocol: Option<u8>,
+    source_ports: Option<Ranges>,
+    destination_ports: Option<Ranges>,
+    flags: (u16, u16),
+}
+
+impl Transport {
+    fn new(spec: &RuleSpec) -> Result<Self, Fault> {
+        let protocol = spec.protocol.as_deref().map(text::protocol).transpose();
+        let protocol = protocol.map_err(|r| ("protocol", r))?;
+        let has_ports = matches!(protocol, Some(TCP | UDP));
+        let later = spec.fragment == Some(Pieces::Later);
+        let ports = |field, texts: &[PortText]| {
+            if texts.is_empty() {
+                return Ok(None);
+            }
+            if !has_ports {
+                return Err((field, Reason::PortsWithoutProtocol));
+            }
+            if later {
+                return Err((field, Reason::LaterFragmentsHaveNone));
+            }
+            let ranges: Result<Vec<_>, _> = texts.iter().map(text::ports).collect();
+            Ok(Some(Ranges::new(ranges.map_err(|r| (field, r))?)))
+        };
+        let (field, flags) = flags(spec, protocol)?;
+        if later && flags.1 != 0 {
+            return Err((field, Reason::LaterFragmentsHaveNone));
+        }
+        Ok(Self {
+            protocol,
+            source_ports: ports("source_ports", &spec.source_ports)?,
+            destination_ports: ports("destination_ports", &spec.destination_ports)?,
+            flags,
+        })
+    }
+}
+
+/// Value and mask of TCP flags, or of type and code; and the field that says so.
+fn flags(spec: &RuleSpec, protocol: Option<u8>) -> Result<(&'static str, (u16, u16)), Fault> {
+    if let Some(text) = &spec.tcp_flags {
+        let field = "tcp_flags";
+        if protocol != Some(TCP) {
+            return Err((field, Reason::FlagsWithoutTcp));
+        }
+        return Ok((field, text::tcp_flags(text).map_err(|r| (field, r))?));
+    }
+    let field = ["icmp_type", "icmp_code"][usize::from(spec.icmp_type.is_none())];
+    let value = match (spec.icmp_type, spec.icmp_code) {
+        (None, None) => return Ok((field, (0, 0))),
+        (None, Some(_)) => return Err((field, Reason::CodeWithoutType)),
+        (Some(kind), None) => (u16::from(kind) << 8, 0xff00),
+        (Some(kind), Some(code)) => (u16::from(kind) << 8 | u16::from(code), 0xffff),
+    };
+    match protocol {
+        Some(ICMP | ICMPV6) => Ok((field, value)),
+        _ => Err((field, Reason::TypeWithoutIcmp)),
+    }
+}
+
+/// The families that a rule may be of: IPv4 and IPv6.
+type Families = [bool; 2];
+
+fn families_of(addresses: &Option<Addresses>) -> Families {
+    match addresses {
+        // A set may be empty for a while: its rules match nothing then.
+        Some(all) if all.v4.is_empty() && all.v6.is_empty() => [true, true],
+        Some(all) => [!all.v4.is_empty(), !all.v6.is_empty()],
+        None => [true, true],
+    }
+}
+
+/// Finds out which types the rule is for, and leaves out addresses of others.
+fn settle_kinds(matcher: &mut Matcher, ethertype: Option<u16>) -> Result<(), Fault> {
+    let of_protocol = match matcher.protocol {
+        Some(ICMP) => [true, false],
+        Some(ICMPV6) => [false, true],
+        _ => [true, true],
+    };
+    let of_type = match ethertype {
+        None => [true, true],
+        Some(IPV6) => [false, true],
+        Some(IPV4) => [true, false],
+        // Its addresses are those of IPv4, and there is nothing behind them.
+        Some(ARP) if !matcher.looks_at_transport() => [true, false],
+        Some(_) => [false, false],
+    };
+    let all = [
+        families_of(&matcher.source),
+        families_of(&matcher.destination),
+        of_protocol,
+        of_type,
+    ];
+    let families = [0, 1].map(|i| all.iter().all(|families| families[i]));
+    let above = matcher.looks_above_ethernet();
+    matcher.kinds = match (ethertype, families) {
+        (_, [false, false]) if above => return Err(("ether_type", Reason::Families)),
+        (Some(one), _) => Kinds::One(one),
+        (None, _) if !above => Kinds::Any,
+        (None, [true, false]) => Kinds::One(IPV4),
+        (None, [false, _]) => Kinds::One(IPV6),
+        (None, [true, true]) => Kinds::Ip,
+    };
+    if above {
+        keep(&mut matcher.source, families);
+        keep(&mut matcher.destination, families);
+    }
+    Ok(())
+}
+
+/// Leaves out addresses of other families.
+fn keep(addresses: &mut Option<Addresses>, families: Families) {
+    let Some(all) = addresses else { return };
+    if !families[0] && !all.v4.is_empty() {
+        all.v4 = Arc::default();
+    }
+    if !families[1] && !all.v6.is_empty() {
+        all.v6 = Arc::default();
+    }
+}
