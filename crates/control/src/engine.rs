@@ -447,11 +447,8 @@ impl Engine {
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Ports(reply) => drop(reply.send(self.port_list())),
-            Command::AddPort(spec, reply) => drop(reply.send(self.add_port(spec))),
-            Command::SetPort(name, patch, reply) => {
-                drop(reply.send(self.set_port(&name, &patch)));
-            }
-            Command::RemovePort(name, reply) => drop(reply.send(self.remove_port(&name))),
+            Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
+            Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
         }

@@ -123,6 +123,29 @@ red         -  vm2
     let red = json!({"name": "red", "vlan": null, "ports": ["vm2"]});
     assert_eq!(fake.json("segment list")["segments"][2], red);
 
+    assert_eq!(
+        fake.prints("segment add green --vlan 30"),
+        "segment green added\n"
+    );
+    assert_eq!(
+        fake.prints("segment set green --vlan 31"),
+        "segment green changed\n"
+    );
+    assert_eq!(
+        fake.json("segment set green --no-vlan")["vlan"],
+        json!(null)
+    );
+    let (status, complaint) = fake.fails("segment remove blue");
+    assert_eq!(
+        (status, &*complaint),
+        (2, "lasthop: name: port `vm1` is in it\n")
+    );
+    assert_eq!(fake.fails("segment set green").0, 2);
+    assert_eq!(
+        fake.prints("segment remove green"),
+        "segment green removed\n"
+    );
+
     let text = "\
 SEGMENT  MAC                PORT  AGE
 blue     52:54:00:00:00:01  vm1   3 s

@@ -1,11 +1,15 @@
 //! The arguments. Help, completions and the man page come from here too.
 
+mod segment;
+
 use std::path::PathBuf;
 
 use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub(super) use segment::Segment;
 
 /// The last-hop switch of a virtual machine host.
 #[derive(Debug, Parser)]
@@ -38,7 +42,7 @@ pub(super) enum Command {
     /// Show, add, change and remove ports
     #[command(subcommand)]
     Port(Port),
-    /// Show segments
+    /// Show, add, change and remove segments
     #[command(subcommand)]
     Segment(Segment),
     /// Show traffic and drops of each port
@@ -271,15 +275,6 @@ fn change<T>(value: Option<T>, none: bool) -> Option<Option<T>> {
         Some(value) => Some(Some(value)),
         None => none.then_some(None),
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Segment {
-    /// Show all segments and their ports
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
 }
 
 #[derive(Debug, Args)]

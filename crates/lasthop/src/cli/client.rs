@@ -128,6 +128,11 @@ pub(super) fn port_path(name: &str) -> String {
     format!("/v1/ports/{name}")
 }
 
+/// Path of a segment, likewise.
+pub(super) fn segment_path(name: &str) -> String {
+    format!("/v1/segments/{name}")
+}
+
 /// Path of the forwarding database with a filter.
 pub(super) fn fdb_path(filter: &FdbFilter) -> String {
     let segment = filter.segment.iter().map(|name| format!("segment={name}"));
