@@ -18,10 +18,23 @@ fn read(text: &str) -> Result<WantedState, ConfigError> {
     parse(text, Path::new("lasthop.toml"), Path::new("/run/lasthop"))
 }
 
-/// Reads `text`, which has to be wrong; the message after the file's name.
+/// Reads `text`, which has to be wrong; the message after the file's name, without the column.
 fn wrong(text: &str) -> String {
-    let message = read(text).expect_err(text).to_string();
-    message.strip_prefix("lasthop.toml:").unwrap().to_owned()
+    let error = read(text).expect_err(text);
+    let (line, column) = error.place.unwrap();
+    let message = error.to_string();
+    let place = format!("lasthop.toml:{line}:{column}:");
+    format!("{line}:{}", message.strip_prefix(&place).unwrap())
+}
+
+#[test]
+fn columns_are_those_of_characters() {
+    let column = |text: &str| read(text).expect_err(text).place.unwrap();
+    assert_eq!(column("[switch]\nname = 5\n"), (2, 8));
+    assert_eq!(column("[switch]\nname = \"ä\", x\n"), (2, 11));
+    assert_eq!(column("[switch]\n  nam = 5\n"), (2, 3));
+    let port = format!("{PORT}trunk = [\"default\", \"ü\"]\n");
+    assert_eq!(column(&port), (5, 21));
 }
 
 /// Checks that each text gets its message.
@@ -570,7 +583,8 @@ proptest::proptest! {
     fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
         if let Err(error) = read(&text) {
             let lines = text.split('\n').count();
-            proptest::prop_assert!((1..=lines).contains(&error.line.unwrap()), "{error}");
+            let (line, _) = error.place.unwrap();
+            proptest::prop_assert!((1..=lines).contains(&line), "{error}");
         }
     }
 }

@@ -135,7 +135,10 @@ impl Difference {
                 Action::Remove => "removed",
                 Action::Change => "changed",
             };
-            tracing::info!("{what} {name} {done}");
+            match name {
+                "" => tracing::info!("{what} {done}"),
+                name => tracing::info!("{what} {name} {done}"),
+            }
         }
     }
 }

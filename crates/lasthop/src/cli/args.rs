@@ -45,6 +45,18 @@ pub(super) enum Command {
     /// Show, add, change and remove segments
     #[command(subcommand)]
     Segment(Segment),
+    /// Have what a configuration file says, and show what that changes
+    Apply {
+        /// The file, as `lasthop run` reads it
+        file: PathBuf,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Apply the file with which Lasthop was started, as SIGHUP does
+    Reload {
+        #[command(flatten)]
+        how: How,
+    },
     /// Show traffic and drops of each port
     Stats(Stats),
     /// Show which MAC address was learned behind which port
@@ -93,6 +105,16 @@ pub(super) struct Upgrade {
     /// Print the report as a JSON document
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// How to apply a file.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct How {
+    /// Only show what would change: exit status 3 if anything would
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
 /// How to print.

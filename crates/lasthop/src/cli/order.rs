@@ -35,8 +35,10 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             print::<StatsDocument>(output, &answer, show::stats)
         }
         Command::Fdb(command) => fdb(client, command).await,
-        // These do not use the API: they are done before anything gets here.
+        // These are done before anything gets here.
         Command::Run(_)
+        | Command::Apply { .. }
+        | Command::Reload { .. }
         | Command::Upgrade(_)
         | Command::SelfCheck { .. }
         | Command::Completions { .. }
@@ -57,7 +59,7 @@ fn print<T: DeserializeOwned>(
 }
 
 /// Reads an answer.
-fn read<T: DeserializeOwned>(answer: &Bytes) -> Result<T, Failure> {
+pub(super) fn read<T: DeserializeOwned>(answer: &Bytes) -> Result<T, Failure> {
     let unclear =
         |error| Failure::Failed(format!("the server's answer is not understood: {error}"));
     serde_json::from_slice(answer).map_err(unclear)

@@ -20,6 +20,7 @@ use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::guests::Guests;
 use super::lock::Lock;
+use super::reload::Reload;
 use super::sockets::Sockets;
 use super::{Refusal, RunArgs, Supervisor, settings};
 
@@ -40,6 +41,8 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     Ok(Supervisor {
+        config: std::path::absolute(&args.config).ok(),
+        reload: Reload::default(),
         runtime_dir,
         sockets,
         drivers,
