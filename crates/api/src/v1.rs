@@ -12,8 +12,8 @@ mod tests;
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll,
-    PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
+    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, NAME_MAX,
+    Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
     WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};

@@ -13,6 +13,7 @@ use api::v1::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::metrics::Facts;
 use crate::wanted::{Change, changed, version};
 
 /// How long a client waits for the engine.
@@ -89,6 +90,8 @@ pub enum Command {
     Status(Reply<StatusDocument>),
     /// What are the ports doing?
     Ports(Reply<PortsDocument>),
+    /// What are metrics made of?
+    Metrics(Reply<Facts>),
     /// What is wanted?
     Wanted(Reply<Wanted>),
     /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
@@ -129,6 +132,14 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn ports(&self) -> Answer<PortsDocument> {
         self.ask(Command::Ports).await
+    }
+
+    /// Asks [`Command::Metrics`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn metrics(&self) -> Answer<Facts> {
+        self.ask(Command::Metrics).await
     }
 
     /// Asks [`Command::Wanted`].

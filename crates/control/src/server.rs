@@ -20,23 +20,25 @@
 //! | `DELETE /v1/ports/{name}` | | 204 |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
+//! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
 //!
 //! Answers to changes, and to questions what is wanted, have an `ETag`: that of everything that is wanted. Every change may
 //! come with `If-Match` (RFC 9110, 13.1.1), and is then only done if nothing else is wanted by now. A change is done as a
 //! whole or not at all.
 //!
-//! Every other answer is a `Problem` (RFC 9457): 400 and 422 for requests, 404, 405, 409, 412, 413, 415, and
+//! Every other answer is a `Problem` (RFC 9457): 400 and 422 for requests, 404, 405, 408, 409, 412, 413, 415, and
 //! 503 when the engine does not answer. The server holds no state: it asks the engine for everything.
 //! Who may connect is decided by the socket's directory and mode.
 
+mod connections;
 mod handlers;
 mod openapi;
 mod requests;
 #[cfg(test)]
 mod tests;
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -44,11 +46,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::get;
-use tokio::net::UnixListener;
-use tokio::sync::oneshot;
+use rustix::net::AddressFamily;
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::command::EngineHandle;
 
+pub use connections::Listener;
 use handlers as h;
 pub use openapi::document as openapi_document;
 
@@ -64,39 +67,43 @@ pub const GRACE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the descriptor is no such socket.
-pub fn listener(socket: OwnedFd) -> io::Result<UnixListener> {
+pub fn listener(socket: OwnedFd) -> io::Result<Listener> {
     let listener = std::os::unix::net::UnixListener::from(socket);
     listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
+    Ok(Listener::Unix(UnixListener::from_std(listener)?))
+}
+
+/// The same for a socket with a path or an address.
+///
+/// # Errors
+/// As [`listener`].
+pub fn any_listener(socket: OwnedFd) -> io::Result<Listener> {
+    if rustix::net::sockopt::socket_domain(&socket)? == AddressFamily::UNIX {
+        return listener(socket);
+    }
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
 /// Serves the API until `shutdown` is over. Requests that are under way are answered first, but a client
 /// that stalls does not hold the end up for more than [`GRACE`].
-///
-/// # Errors
-/// When the socket itself fails.
-pub async fn serve(
-    listener: UnixListener,
+pub async fn serve(listener: Listener, engine: EngineHandle, shutdown: impl Future<Output = ()>) {
+    connections::serve(listener, router(engine), shutdown, GRACE).await;
+}
+
+/// The same for metrics alone.
+pub async fn serve_metrics(
+    listener: Listener,
     engine: EngineHandle,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let (tell, told) = oneshot::channel();
-    let shutdown = async move {
-        shutdown.await;
-        // Nobody hears it when the server has ended by itself.
-        let _ = tell.send(());
-    };
-    let server = axum::serve(listener, router(engine)).with_graceful_shutdown(shutdown);
-    let patience = async move {
-        match told.await {
-            Ok(()) => tokio::time::sleep(GRACE).await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        done = server.into_future() => done,
-        () = patience => Ok(()),
-    }
+    shutdown: impl Future<Output = ()>,
+) {
+    let router = Router::new()
+        .route("/metrics", get(h::metrics))
+        .fallback(h::unknown_path)
+        .method_not_allowed_fallback(h::unknown_method)
+        .with_state(engine);
+    connections::serve(listener, router, shutdown, GRACE).await;
 }
 
 /// The table of this module's documentation.
@@ -117,6 +124,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/stats", get(h::stats))
         .route("/v1/fdb", get(h::fdb))
         .route("/v1/openapi.json", get(h::openapi))
+        .route("/metrics", get(h::metrics))
         .fallback(h::unknown_path)
         .method_not_allowed_fallback(h::unknown_method)
         .with_state(engine)

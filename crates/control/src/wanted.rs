@@ -9,6 +9,7 @@ mod device;
 mod difference;
 mod invalid;
 pub mod live;
+mod metrics;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -27,6 +28,7 @@ pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub(crate) use invalid::expect;
 pub use invalid::{Invalid, Place, Why};
+pub use metrics::metrics_socket;
 pub use version::version;
 
 /// File name of the API's socket inside the runtime directory.

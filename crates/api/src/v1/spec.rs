@@ -1,6 +1,7 @@
 //! What the operator asks for: the switch, segments, ports, and changes to them.
 
 mod copying;
+mod metrics;
 mod port;
 mod switch;
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 pub use self::copying::CopyEngine;
+pub use self::metrics::MetricsSpec;
 pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub(in crate::v1) use self::switch::Auto;
 pub use self::switch::{BatchingSpec, GuestStates, Poll, SwitchSpec, Workers};
@@ -63,6 +65,9 @@ pub struct WantedState {
     /// The switch itself.
     #[serde(default)]
     pub switch: SwitchSpec,
+    /// Where metrics are served.
+    #[serde(default, skip_serializing_if = "MetricsSpec::is_default")]
+    pub metrics: MetricsSpec,
     /// The L2 broadcast domains.
     #[serde(default)]
     pub segments: Vec<SegmentSpec>,

@@ -28,6 +28,53 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
+fn metrics_are_for_this_host() {
+    let listen = |text: &str| read(text).unwrap().metrics.listen;
+    assert_eq!(listen("[metrics]\n"), None);
+    let text = "[metrics]\nlisten = \"[::1]:9464\"\n";
+    assert_eq!(listen(text).as_deref(), Some("[::1]:9464"));
+    let text = "[metrics]\nlisten = \"unix:m.sock\"\n";
+    assert_eq!(listen(text).as_deref(), Some("unix:m.sock"));
+    let address = "2: metrics.listen: expected an address of this host itself with a port like \"127.0.0.1:9464\", \
+                   or \"unix:\" and the path of a socket, found";
+    for bad in [
+        "0.0.0.0:9464",
+        "10.0.0.1:9464",
+        "127.0.0.1",
+        "localhost:9464",
+        "",
+    ] {
+        let message = wrong(&format!("[metrics]\nlisten = \"{bad}\"\n"));
+        assert_eq!(message, format!("{address} \"{bad}\""));
+    }
+    assert_eq!(
+        wrong("[metrics]\nlisten = 9464\n"),
+        format!("{address} 9464")
+    );
+    check_all(&[
+        (
+            "[metrics]\nlisten = \"unix:\"\n",
+            "2: metrics.listen: expected the path of a socket, found \"\"",
+        ),
+        (
+            "[metrics]\nlisten = \"unix:api.sock\"\n",
+            "2: metrics.listen: expected a socket of the port's own, found \"api.sock\", the socket of the API",
+        ),
+        (
+            "[metrics]\nport = 5\n",
+            "2: metrics.port: expected one of the keys listen, found the unknown key \"port\"",
+        ),
+        (
+            "metrics = 5\n",
+            "1: metrics: expected the table [metrics], found 5",
+        ),
+    ]);
+    let message = wrong(&format!("[metrics]\nlisten = \"unix:vm1.sock\"\n{PORT}"));
+    let taken = "6: port.socket: expected a socket that no other port has, found \"vm1.sock\", the socket of the metrics";
+    assert_eq!(message, taken);
+}
+
+#[test]
 fn columns_are_those_of_characters() {
     let column = |text: &str| read(text).expect_err(text).place.unwrap();
     assert_eq!(column("[switch]\nname = 5\n"), (2, 8));
@@ -190,7 +237,7 @@ fn keys() {
     check_all(&[
         (
             "[switch]\n[swich]\n",
-            "2: swich: expected one of the keys switch, segment, port, \
+            "2: swich: expected one of the keys switch, metrics, segment, port, \
              found the unknown key \"swich\"",
         ),
         (
@@ -570,7 +617,7 @@ fn files() {
 
     std::fs::write(&file, b"# one\n# \xff\n").unwrap();
     let error = load(&file, dir.path()).unwrap_err().to_string();
-    let message = format!("{name}:2: expected UTF-8 text, found a byte that is not");
+    let message = format!("{name}:2:3: expected UTF-8 text, found a byte that is not");
     assert_eq!(error, message);
 
     std::fs::write(&file, "[switch]\nname = \"a\"\n").unwrap();

@@ -65,7 +65,14 @@ impl Engine {
             let id = self.saved.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
-        let claimed = self.claim_sockets(configs.values())?;
+        let metrics = self.claim_metrics()?;
+        let claimed = match self.claim_sockets(configs.values()) {
+            Ok(claimed) => claimed,
+            Err(problem) => {
+                self.drop_metrics(&metrics)?;
+                return Err(problem);
+            }
+        };
         // Interfaces that are not wanted any more go with that, so it comes last.
         let done = self.claim_interfaces(&specs);
         let done = done.and_then(|()| self.reconcile_ports(configs));
@@ -74,7 +81,11 @@ impl Engine {
                 self.supervisor.unlisten(&path).map_err(unavailable)?;
             }
         }
-        done?;
+        if let Err(problem) = done {
+            self.drop_metrics(&metrics)?;
+            return Err(problem);
+        }
+        self.serve_metrics(metrics)?;
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish()?;

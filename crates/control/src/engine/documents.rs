@@ -9,7 +9,7 @@ use api::v1::{
 };
 use channel::driving::DriverState;
 use channel::supervision::ProcessInfo;
-use channel::switching::{PortPhase, PortState};
+use channel::switching::{PortPhase, PortState, SwitchFigures};
 use policy::SegmentId;
 use port::counters::{self, PortCounts};
 use port::{DropReason, REASONS};
@@ -205,6 +205,15 @@ fn state_of(state: Option<&PortState>) -> ApiState {
 impl Engine {
     pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
+        self.status_of(&states, figures)
+    }
+
+    /// The status, where the switch has been asked already.
+    pub(super) fn status_of(
+        &mut self,
+        states: &[PortState],
+        figures: SwitchFigures,
+    ) -> Result<StatusDocument, Problem> {
         let processes = self.supervisor.processes().map_err(unavailable)?;
         let drivers = self.driver_states()?;
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
@@ -228,7 +237,7 @@ impl Engine {
                 guest_state: guests::status(&watched),
             },
             segments: wanted::segments(wanted),
-            ports: self.statuses(&states, &drivers, &watched),
+            ports: self.statuses(states, &drivers, &watched),
         })
     }
 

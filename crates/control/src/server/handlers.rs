@@ -9,13 +9,14 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::header::{CONTENT_TYPE, ETAG, LOCATION};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::openapi;
 use super::requests::{Done, Failure, condition, document, is_known, malformed, name};
 use crate::command::{EngineHandle, Request, Wanted};
+use crate::metrics::{self, Format};
 use crate::wanted::{self, Change};
 
 /// A name in a path, or why there is none.
@@ -44,6 +45,20 @@ pub(super) async fn fdb(
     filter: Result<Query<FdbFilter>, QueryRejection>,
 ) -> Done<Json<FdbDocument>> {
     Ok(Json(engine.fdb(query(filter)?).await?))
+}
+
+/// Metrics for Prometheus
+///
+/// In its text format 0.0.4, or in OpenMetrics 1.0 for those who accept that.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+pub(super) async fn metrics(
+    State(engine): State<EngineHandle>,
+    headers: HeaderMap,
+) -> Done<impl IntoResponse> {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    let page = metrics::page(&engine.metrics().await?, format);
+    Ok(([(CONTENT_TYPE, format.content_type())], page))
 }
 
 /// This document

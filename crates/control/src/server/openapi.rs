@@ -39,6 +39,7 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::remove_port,
         handlers::stats,
         handlers::fdb,
+        handlers::metrics,
         handlers::openapi,
     ),
     components(schemas(api::v1::Problem))

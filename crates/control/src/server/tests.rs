@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::command::{Command, Request, Wanted, engine_channel};
+use crate::metrics::Facts;
 use crate::wanted;
 
 /// An engine without a switch.
@@ -36,6 +37,7 @@ impl FakeEngine {
             Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
+            Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
@@ -116,7 +118,7 @@ fn fdb_of(filter: &FdbFilter) -> FdbDocument {
 struct Site {
     dir: TempDir,
     stop: oneshot::Sender<()>,
-    server: JoinHandle<io::Result<()>>,
+    server: JoinHandle<()>,
 }
 
 impl Site {
@@ -650,7 +652,7 @@ async fn the_server_ends_when_told() {
     let site = Site::start();
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
-    site.server.await.unwrap().unwrap();
+    site.server.await.unwrap();
 }
 
 #[tokio::test]
@@ -664,5 +666,136 @@ async fn a_stalled_client_does_not_hold_up_the_end() {
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
     let end = tokio::time::timeout(GRACE * 10, site.server).await;
-    end.unwrap().unwrap().unwrap();
+    end.unwrap().unwrap();
+}
+
+/// The socket, connected; nothing was sent.
+async fn connect(site: &Site) -> UnixStream {
+    let socket = site.dir.path().join("api.sock");
+    UnixStream::connect(socket).await.unwrap()
+}
+
+/// Everything that comes until the server hangs up.
+async fn rest(mut stream: UnixStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_crowd_of_idle_clients_makes_room() {
+    let site = Site::start();
+    let mut idle = Vec::new();
+    for _ in 0..3 * connections::CLIENTS {
+        idle.push(connect(&site).await);
+        let (status, _, _) = site.ask("GET", "/v1/status", "").await;
+        assert_eq!(status, 200);
+    }
+    // The first to come were the first to go.
+    assert_eq!(rest(idle.remove(0)).await, "");
+    let last = idle.pop().unwrap();
+    last.try_write(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    assert!(rest(last).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_crowd_of_busy_clients_is_served_a_few_at_a_time_and_the_rest_is_turned_away() {
+    // An engine that never answers.
+    let (engine, _commands) = engine_channel(1);
+    let site = Site::with_engine(tempfile::tempdir().unwrap(), engine);
+    let ask = b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut busy = Vec::new();
+    for _ in 0..connections::CLIENTS {
+        let mut stream = connect(&site).await;
+        stream.write_all(ask).await.unwrap();
+        busy.push(stream);
+    }
+    // They are all seen to be busy by then, or their heads are read in time.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let answer = rest(connect(&site).await).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer:?}");
+    assert!(answer.contains("too many clients"), "{answer}");
+    drop(busy);
+    site.stop.send(()).unwrap();
+    site.server.await.unwrap();
+}
+
+#[tokio::test]
+async fn garbage_is_400_and_long_heads_are_431() {
+    let site = Site::start();
+    let long = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(100_000));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(200));
+    for (garbage, status) in [
+        (&b"\0\xff\r\n\r\n"[..], "400"),
+        (b"GET\r\n\r\n", "400"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "400"),
+        (
+            b"GET /v1/status HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+            "400",
+        ),
+        (long.as_bytes(), "431"),
+        (many.as_bytes(), "431"),
+    ] {
+        let mut stream = connect(&site).await;
+        // It may hang up before all is sent.
+        let _ = stream.write_all(garbage).await;
+        let answer = rest(stream).await;
+        let start = format!("HTTP/1.1 {status}");
+        assert!(
+            answer.starts_with(&start),
+            "{:?}: {answer:?}",
+            garbage.get(..30)
+        );
+    }
+    assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_too_long_is_told() {
+    let site = Site::start();
+    let mut head = connect(&site).await;
+    head.write_all(b"GET /v1/status HT").await.unwrap();
+    let answer = rest(head).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
+    assert!(answer.contains("the head of the request did not come within 10 s"));
+    let mut body = connect(&site).await;
+    let text = b"POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{";
+    body.write_all(text).await.unwrap();
+    let answer = rest(body).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
+    assert!(answer.contains("urn:lasthop:problem:timeout"), "{answer}");
+}
+
+/// Who does not read its answers has a place until others want it, and no more.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_nobody_up() {
+    let site = Site::start();
+    let mut deaf = Vec::new();
+    for _ in 0..connections::CLIENTS / 2 {
+        let stream = connect(&site).await;
+        let ask = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(50);
+        let _ = stream.try_write(ask.as_bytes());
+        deaf.push(stream);
+    }
+    for _ in 0..50 {
+        assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_text() {
+    let site = Site::start();
+    let mut stream = connect(&site).await;
+    let text = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\naccept: application/openmetrics-text\r\n\r\n";
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let answer = rest(stream).await;
+    assert!(
+        answer.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{answer}"
+    );
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
 }

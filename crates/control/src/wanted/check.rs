@@ -13,6 +13,7 @@ use port::counters::MAX_PORTS;
 
 use super::device::{device, place_of_interface};
 use super::invalid::{Invalid, Place, Why, expect};
+use super::metrics::{MetricsSocket, is_own};
 use super::{API_SOCKET, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
@@ -61,6 +62,7 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     offload(&state.switch.offload)?;
     one_helps(&state.switch)?;
     segments(&state.segments)?;
+    metrics(state, runtime_dir)?;
     ports(state, runtime_dir)
 }
 
@@ -201,12 +203,29 @@ fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Metrics are served to this host alone.
+fn metrics(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let Some(listen) = &state.metrics.listen else {
+        return Ok(());
+    };
+    let at = At(Place::Metrics, "listen");
+    match MetricsSocket::of(listen) {
+        Some(MetricsSocket::Unix(path)) => socket(at, path, runtime_dir).map(drop),
+        Some(MetricsSocket::Tcp(address)) if is_own(&address) => Ok(()),
+        _ => Err(at.wrong(expect::LISTEN, quoted(listen))),
+    }
+}
+
 /// Ports have unique names and unique sockets, and each is right by itself.
 fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     let last = Place::Port(state.ports.len().saturating_sub(1));
     count(At(last, "name"), state.ports.len(), MAX_PORTS, "ports")?;
     let mut names = HashMap::new();
     let mut sockets = HashMap::new();
+    let listen = state.metrics.listen.as_deref();
+    if let Some(MetricsSocket::Unix(path)) = listen.and_then(MetricsSocket::of) {
+        sockets.insert(socket_path(runtime_dir, path), None);
+    }
     let mut interfaces = HashMap::new();
     for (i, port) in state.ports.iter().enumerate() {
         let place = Place::Port(i);
@@ -220,9 +239,12 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         if port.kind == PortKind::VhostUser {
             let at = At(place, "socket");
             let path = socket(at, &port.socket, runtime_dir)?;
-            if let Some(first) = sockets.insert(path, &port.name) {
-                let (own, first) = (quoted(&port.socket), quoted(first));
-                let found = format!("{own}, the socket of port {first}");
+            if let Some(first) = sockets.insert(path, Some(&port.name)) {
+                let own = quoted(&port.socket);
+                let found = match first {
+                    Some(first) => format!("{own}, the socket of port {}", quoted(first)),
+                    None => format!("{own}, the socket of the metrics"),
+                };
                 return Err(at.taken("a socket that no other port has", found));
             }
         }

@@ -26,6 +26,8 @@ pub enum Action {
 pub enum Subject {
     /// The switch.
     Switch,
+    /// Where metrics are served.
+    Metrics,
     /// A segment.
     Segment,
     /// A port.
@@ -38,6 +40,7 @@ impl Subject {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Switch => "switch",
+            Self::Metrics => "metrics",
             Self::Segment => "segment",
             Self::Port => "port",
         }
@@ -62,7 +65,7 @@ pub struct Step {
     pub action: Action,
     /// To what.
     pub subject: Subject,
-    /// Its name, unless it is the switch.
+    /// Its name, unless there is but one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The fields that differ.
@@ -87,14 +90,17 @@ impl Difference {
     pub fn between(old: &WantedState, new: &WantedState) -> Self {
         let mut changes = Vec::new();
         let switch = compare(&fields(&old.switch), &fields(&new.switch));
-        if !switch.is_empty() {
-            changes.push(Step {
-                action: Action::Change,
-                subject: Subject::Switch,
-                name: None,
-                fields: switch,
-                disconnects: false,
-            });
+        let metrics = compare(&fields(&old.metrics), &fields(&new.metrics));
+        for (subject, fields) in [(Subject::Switch, switch), (Subject::Metrics, metrics)] {
+            if !fields.is_empty() {
+                changes.push(Step {
+                    action: Action::Change,
+                    subject,
+                    name: None,
+                    fields,
+                    disconnects: false,
+                });
+            }
         }
         let name = |segment: &api::v1::SegmentSpec| segment.name.clone();
         let (before, after) = (&old.segments, &new.segments);

@@ -21,6 +21,7 @@ pub(crate) mod expect {
     pub(crate) const MARK: &str = "an integer from 1 to 1024";
     pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
     pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
+    pub(crate) const LISTEN: &str = "an address of this host itself with a port like \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
     pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
@@ -49,6 +50,8 @@ pub enum Place {
     Batching,
     /// Its table about helpers.
     Offload,
+    /// The metrics.
+    Metrics,
     /// The segment with this index.
     Segment(usize),
     /// The port with this index.
@@ -63,6 +66,7 @@ impl Place {
             Self::Switch => "switch.".to_owned(),
             Self::Batching => "switch.batching.".to_owned(),
             Self::Offload => "switch.offload.".to_owned(),
+            Self::Metrics => "metrics.".to_owned(),
             Self::Segment(at) => format!("segments[{at}]."),
             Self::Port(at) => format!("ports[{at}]."),
         };
@@ -77,6 +81,7 @@ impl Place {
             Self::Switch => "switch",
             Self::Batching => "switch.batching",
             Self::Offload => "switch.offload",
+            Self::Metrics => "metrics",
             Self::Segment(_) => "segment",
             Self::Port(_) => "port",
         };

@@ -10,6 +10,7 @@ use api::v1::{
 };
 use assert_cmd::Command;
 use control::command::{Command as Order, Request, Wanted, engine_channel};
+use control::metrics::Facts;
 use control::{server, wanted};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -73,7 +74,7 @@ impl Fake {
                 });
                 let listener = server::listener(socket.into()).unwrap();
                 let shutdown = async { drop(stopped.await) };
-                server::serve(listener, handle, shutdown).await.unwrap();
+                server::serve(listener, handle, shutdown).await;
             });
         });
         Self {
@@ -148,6 +149,7 @@ impl Engine {
             Order::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
+            Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Order::Change(request, reply) => drop(reply.send(self.change(&request))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),

@@ -313,6 +313,7 @@ fn a_whole_state_that_cannot_be_had_changes_nothing() {
     let (world, mut engine) = world();
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
+    world.removed();
     let before = (engine.wanted(), world.saved().ports);
     world.supervisor().taken.insert("vm3.sock".to_owned());
     let change = whole(&engine, |state| {
