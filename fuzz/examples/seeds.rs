@@ -26,6 +26,7 @@ fn main() {
     channel();
     session_record();
     config();
+    api();
 }
 
 fn save(target: &str, name: &str, bytes: &[u8]) {
@@ -324,9 +325,7 @@ fn races() {
         let wild = [&[options, 8][..], &writes, &steps, &steps].concat();
         save("switch_race", name, &wild);
     }
-    let steps: Vec<u8> = (0..60u8)
-        .flat_map(|n| [0, n, 1, n ^ 31, n % 8])
-        .collect();
+    let steps: Vec<u8> = (0..60u8).flat_map(|n| [0, n, 1, n ^ 31, n % 8]).collect();
     for (name, header, at) in [("head", 1u8, 16u8), ("tail", 1, 32), ("length", 0, 0)] {
         let write = [&[header, at][..], &[0xff, 0xff, 0, 0, 0, 0, 0, 0]].concat();
         save("ring_race", name, &[&[2, 1][..], &write, &steps].concat());
@@ -483,6 +482,7 @@ fn channel() {
         socket: "vm1.sock".into(),
         role: Role::Server,
         queues: 2,
+        weight: channel::switching::WEIGHT,
         mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
     };
@@ -673,4 +673,43 @@ fn config() {
         "trunk",
         [port, "trunk = [\"red\", \"blue\"]\n"].concat().as_bytes(),
     );
+}
+
+/// Requests; the first byte says which.
+fn api() {
+    for (name, which, body) in [
+        (
+            "state",
+            0,
+            r#"{"switch":{"name":"a"},"metrics":{"listen":"127.0.0.1:9464"},"segments":[{"name":"blue","vlan":10}],"ports":[{"name":"a","kind":"vhost-user","socket":"a.sock","trunk":["blue"]}]}"#,
+        ),
+        ("empty-state", 0, "{}"),
+        (
+            "patch-state",
+            1,
+            r#"{"segments":[{"name":"blue","vlan":11},{"name":"red"}],"ports":[]}"#,
+        ),
+        (
+            "patch-null",
+            1,
+            r#"{"ports":null,"switch":{"batching":null}}"#,
+        ),
+        ("switch", 2, r#"{"name":"b","workers":"auto"}"#),
+        ("segment", 3, r#"{"name":"green","vlan":30}"#),
+        ("tag", 4, r#"{"vlan":null}"#),
+        (
+            "port",
+            5,
+            r#"{"name":"up","kind":"uplink","interface":"eth0","driver":"xdp","queues":2}"#,
+        ),
+        (
+            "patch-port",
+            6,
+            r#"{"mtu":9000,"mac":null,"segment":"red"}"#,
+        ),
+        ("remove-segment", 7, "red"),
+        ("remove-port", 8, "vm2"),
+    ] {
+        save("api_json", name, &[&[which], body.as_bytes()].concat());
+    }
 }

@@ -4,6 +4,7 @@
 //! Every function panics when a promise is broken. Beyond "no panic, no endless loop", each module says in its
 //! first lines what else it holds against the code.
 
+mod api_json;
 mod channel_messages;
 mod config_toml;
 mod guest;
@@ -20,6 +21,7 @@ mod wire_segment;
 #[cfg(test)]
 mod tests;
 
+pub use api_json::run as api_json;
 pub use channel_messages::run as channel_messages;
 pub use config_toml::run as config_toml;
 pub use offload_deliver::run as offload_deliver;
@@ -45,7 +47,8 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
+    ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("config_toml", config_toml),
     ("offload_deliver", offload_deliver),
