@@ -118,11 +118,10 @@ fn check_labels(text: &str) -> Result<(), &'static str> {
     }
     let inner = text
         .strip_prefix('{')
-        .and_then(|text| text.strip_suffix('}'));
+        .and_then(|text| text.strip_suffix("\"}"));
     let mut seen = BTreeSet::new();
     for label in inner.ok_or("no braces")?.split("\",") {
         let (name, value) = label.split_once("=\"").ok_or("no label")?;
-        let value = value.strip_suffix('"').unwrap_or(value);
         if !is_name(name) || value.contains(['"', '\\', ',']) || !seen.insert(name) {
             return Err("a label a second time, or a wrong one");
         }
