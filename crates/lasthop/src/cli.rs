@@ -11,6 +11,7 @@ mod generate;
 mod order;
 mod show;
 mod tables;
+mod top;
 mod units;
 mod upgrade;
 

@@ -59,6 +59,8 @@ pub(super) enum Command {
     },
     /// Show traffic and drops of each port
     Stats(Stats),
+    /// Show the busiest ports and the worst drops, once a second; q quits
+    Top,
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),

@@ -34,6 +34,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             let answer = client.get("/v1/stats").await?;
             print::<StatsDocument>(output, &answer, show::stats)
         }
+        Command::Top => super::top::top(client).await,
         Command::Fdb(command) => fdb(client, command).await,
         // These are done before anything gets here.
         Command::Run(_)
