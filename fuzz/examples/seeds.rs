@@ -27,6 +27,7 @@ fn main() {
     session_record();
     config();
     classifier();
+    api();
 }
 
 fn save(target: &str, name: &str, bytes: &[u8]) {
@@ -482,8 +483,8 @@ fn channel() {
         socket: "vm1.sock".into(),
         role: Role::Server,
         queues: 2,
-        mtu: Some(1500),
         weight: channel::switching::WEIGHT,
+        mtu: Some(1500),
         mac: Some([2, 0, 0, 0, 0, 1]),
     };
     let station = Station {
@@ -687,4 +688,43 @@ fn config() {
         "trunk",
         [port, "trunk = [\"red\", \"blue\"]\n"].concat().as_bytes(),
     );
+}
+
+/// Requests; the first byte says which.
+fn api() {
+    for (name, which, body) in [
+        (
+            "state",
+            0,
+            r#"{"switch":{"name":"a"},"metrics":{"listen":"127.0.0.1:9464"},"segments":[{"name":"blue","vlan":10}],"ports":[{"name":"a","kind":"vhost-user","socket":"a.sock","trunk":["blue"]}]}"#,
+        ),
+        ("empty-state", 0, "{}"),
+        (
+            "patch-state",
+            1,
+            r#"{"segments":[{"name":"blue","vlan":11},{"name":"red"}],"ports":[]}"#,
+        ),
+        (
+            "patch-null",
+            1,
+            r#"{"ports":null,"switch":{"batching":null}}"#,
+        ),
+        ("switch", 2, r#"{"name":"b","workers":"auto"}"#),
+        ("segment", 3, r#"{"name":"green","vlan":30}"#),
+        ("tag", 4, r#"{"vlan":null}"#),
+        (
+            "port",
+            5,
+            r#"{"name":"up","kind":"uplink","interface":"eth0","driver":"xdp","queues":2}"#,
+        ),
+        (
+            "patch-port",
+            6,
+            r#"{"mtu":9000,"mac":null,"segment":"red"}"#,
+        ),
+        ("remove-segment", 7, "red"),
+        ("remove-port", 8, "vm2"),
+    ] {
+        save("api_json", name, &[&[which], body.as_bytes()].concat());
+    }
 }

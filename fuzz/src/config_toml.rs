@@ -21,7 +21,8 @@ pub fn run(data: &[u8]) {
             assert_eq!(again, state, "normalised once is normalised");
         }
         Err(error) => {
-            let line = error.line.expect("a text has lines");
+            let (line, column) = error.place.expect("a text has lines");
+            assert!(column >= 1 && column <= 1 + text.chars().count());
             assert!(line >= 1 && line <= 1 + text.matches('\n').count());
             assert!(!error.expected.is_empty() && !error.found.is_empty());
             assert!(error.to_string().starts_with("lasthop.toml:"));

@@ -4,6 +4,7 @@
 //! Every function panics when a promise is broken. Beyond "no panic, no endless loop", each module says in its
 //! first lines what else it holds against the code.
 
+mod api_json;
 mod channel_messages;
 mod classifier;
 mod config_toml;
@@ -21,6 +22,7 @@ mod wire_segment;
 #[cfg(test)]
 mod tests;
 
+pub use api_json::run as api_json;
 pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
@@ -47,7 +49,8 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
+    ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),

@@ -12,12 +12,13 @@ mod tests;
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, NAME_MAX, Poll, PortKind, PortPatch,
-    PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac,
-    valid_name,
+    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, NAME_MAX,
+    Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
+    WantedState, Workers, parse_mac, valid_name,
 };
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
 pub use status::{
     DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,
-    ProcessStatus, QueueFault, RingFormat, SegmentStatus, StatusDocument, SwitchStatus,
+    ProcessStatus, QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument,
+    SwitchStatus,
 };

@@ -3,6 +3,8 @@
 //! The supervisor answers what needs a path in the file system: it binds and removes listening sockets and
 //! dials peers. Paths are relative to the runtime directory unless absolute.
 
+use std::net::SocketAddr;
+
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +13,21 @@ use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
+
+/// What stands before the address of a TCP socket in the place of a path, which never has such a byte.
+const TCP: &str = "\0tcp:";
+
+/// In place of a socket's path in [`Ask::Listen`]: an address.
+#[must_use]
+pub fn tcp_path(address: SocketAddr) -> String {
+    format!("{TCP}{address}")
+}
+
+/// The address, where a path stands for one.
+#[must_use]
+pub fn tcp_address(path: &str) -> Option<SocketAddr> {
+    path.strip_prefix(TCP)?.parse().ok()
+}
 
 /// Nanoseconds of the machine's monotonic clock: the same for all processes.
 #[must_use]
@@ -26,7 +43,7 @@ pub enum Ask {
     Ready,
     /// Control: bind and listen; answered with [`Tell::Listening`].
     Listen {
-        /// The socket's path.
+        /// The socket's path, or [`tcp_path`].
         path: String,
     },
     /// Control: close and remove a listening socket, which is closed everywhere else by then.

@@ -3,14 +3,18 @@
 //! The engine owns all state and is one task; it takes a [`Command`] after the other from its receiver and
 //! never waits for a client.
 
+use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    FdbDocument, FdbFilter, PortPatch, PortSpec, PortStatus, PortsDocument, Problem, StatsDocument,
-    StatusDocument,
+    FdbDocument, FdbFilter, PortStatus, PortsDocument, Problem, ProblemKind, StatsDocument,
+    StatusDocument, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+
+use crate::metrics::Facts;
+use crate::wanted::{Change, changed, version};
 
 /// How long a client waits for the engine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +25,64 @@ pub type Answer<T> = Result<T, Problem>;
 /// Where the engine puts its answer. Sending fails when the client is gone, which is not an error.
 pub type Reply<T> = oneshot::Sender<Answer<T>>;
 
+/// A change that a client asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which.
+    pub change: Change,
+    /// On what condition.
+    pub condition: Condition,
+    /// Whether it is only to be looked at.
+    pub dry_run: bool,
+}
+
+impl Request {
+    /// What is wanted after it, where `state` is wanted before; checked and normalised.
+    ///
+    /// # Errors
+    /// 412 when the condition does not hold, and what [`crate::wanted::changed`] says.
+    pub fn against(&self, state: &WantedState, runtime_dir: &Path) -> Answer<WantedState> {
+        self.condition.check(&version(state))?;
+        changed(state, &self.change, runtime_dir)
+    }
+}
+
+/// Which versions of the wanted state a client means to change (`If-Match`, RFC 9110, 13.1.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// Whatever it is by now.
+    #[default]
+    Any,
+    /// One of these ([`crate::wanted::version`]); without any, none.
+    OneOf(Vec<String>),
+}
+
+impl Condition {
+    /// 412 unless it holds.
+    fn check(&self, version: &str) -> Result<(), Problem> {
+        match self {
+            Self::OneOf(versions) if !versions.iter().any(|v| v == version) => {
+                let detail = format!(
+                    "what is wanted has changed: its ETag is \"{version}\", which is not the one of If-Match"
+                );
+                Err(Problem::new(ProblemKind::Outdated, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// All of it; or what would be, where a change was only looked at.
+    pub state: WantedState,
+    /// The version of what is wanted.
+    pub version: String,
+    /// The port that a change was about, if there is one.
+    pub port: Option<PortStatus>,
+}
+
 /// A question or an order to the engine.
 #[derive(Debug)]
 pub enum Command {
@@ -28,12 +90,12 @@ pub enum Command {
     Status(Reply<StatusDocument>),
     /// What are the ports doing?
     Ports(Reply<PortsDocument>),
-    /// Add a port; see [`crate::wanted::add_port`] for what may be wrong with it.
-    AddPort(PortSpec, Reply<PortStatus>),
-    /// Change the port of this name; see [`crate::wanted::set_port`].
-    SetPort(String, PortPatch, Reply<PortStatus>),
-    /// Remove the port of this name.
-    RemovePort(String, Reply<()>),
+    /// What are metrics made of?
+    Metrics(Reply<Facts>),
+    /// What is wanted?
+    Wanted(Reply<Wanted>),
+    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
+    Change(Box<Request>, Reply<Wanted>),
     /// How much traffic, how many drops?
     Stats(Reply<StatsDocument>),
     /// What was learned?
@@ -72,28 +134,29 @@ impl EngineHandle {
         self.ask(Command::Ports).await
     }
 
-    /// Orders [`Command::AddPort`].
+    /// Asks [`Command::Metrics`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn add_port(&self, port: PortSpec) -> Answer<PortStatus> {
-        self.ask(|reply| Command::AddPort(port, reply)).await
+    pub async fn metrics(&self) -> Answer<Facts> {
+        self.ask(Command::Metrics).await
     }
 
-    /// Orders [`Command::SetPort`].
+    /// Asks [`Command::Wanted`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn set_port(&self, name: String, patch: PortPatch) -> Answer<PortStatus> {
-        self.ask(|reply| Command::SetPort(name, patch, reply)).await
+    pub async fn wanted(&self) -> Answer<Wanted> {
+        self.ask(Command::Wanted).await
     }
 
-    /// Orders [`Command::RemovePort`].
+    /// Orders [`Command::Change`].
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn remove_port(&self, name: String) -> Answer<()> {
-        self.ask(|reply| Command::RemovePort(name, reply)).await
+    pub async fn change(&self, request: Request) -> Answer<Wanted> {
+        let request = Box::new(request);
+        self.ask(|reply| Command::Change(request, reply)).await
     }
 
     /// Asks [`Command::Stats`].

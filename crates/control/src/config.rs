@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 
 use api::v1::WantedState;
 
-use crate::wanted;
+use crate::wanted::{self, Invalid};
 use document::{Fault, Lines};
 
 /// What is wrong with a configuration file.
 ///
-/// Displayed as `FILE:LINE: KEY: expected …, found …`; line and key are left out where there is none.
+/// Displayed as `FILE:LINE:COLUMN: KEY: expected …, found …`; place and key are left out where there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file, as the operator named it.
     pub file: PathBuf,
-    /// The line, counted from 1; none when the file cannot be read at all.
-    pub line: Option<usize>,
+    /// The line and the character in it, counted from 1; none when the file cannot be read at all.
+    pub place: Option<(usize, usize)>,
     /// The key with its table, like `port.queues`; empty for an error of TOML's syntax.
     pub key: String,
     /// What may be there.
@@ -36,8 +36,8 @@ pub struct ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
+        if let Some((line, column)) = self.place {
+            write!(f, "{line}:{column}:")?;
         }
         if !self.key.is_empty() {
             write!(f, " {}:", self.key)?;
@@ -58,17 +58,16 @@ impl std::error::Error for ConfigError {}
 pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
     let bytes = std::fs::read(file).map_err(|error| ConfigError {
         file: file.to_owned(),
-        line: None,
+        place: None,
         key: String::new(),
         expected: "a file that can be read".to_owned(),
         found: error.to_string(),
     })?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let before = &bytes[..error.valid_up_to()];
-        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
         ConfigError {
             file: file.to_owned(),
-            line: Some(line),
+            place: Some(place_of(&before, before.len())),
             key: String::new(),
             expected: "UTF-8 text".to_owned(),
             found: "a byte that is not".to_owned(),
@@ -86,15 +85,29 @@ pub fn port_error(
     expected: &str,
     found: &str,
 ) -> ConfigError {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let place = wanted::Place::Port(port);
-    let lines = document::read(&text).ok().map(|(_, lines)| lines);
-    ConfigError {
-        file: file.to_owned(),
-        line: lines.map(|lines| line_of(&text, lines.find(place, key, None))),
-        key: place.key(key),
+    let invalid = Invalid {
+        place: wanted::Place::Port(port),
+        key,
+        item: None,
         expected: expected.to_owned(),
         found: found.to_owned(),
+        why: wanted::Why::Taken,
+    };
+    error_in(file, &invalid)
+}
+
+/// The error for something in a file that is right by itself, with its line.
+#[must_use]
+pub fn error_in(file: &Path, invalid: &Invalid) -> ConfigError {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let lines = document::read(&text).ok().map(|(_, lines)| lines);
+    let offset = lines.map(|lines| lines.find(invalid.place, invalid.key, invalid.item));
+    ConfigError {
+        file: file.to_owned(),
+        place: offset.map(|offset| place_of(&text, offset)),
+        key: invalid.place.key(invalid.key),
+        expected: invalid.expected.clone(),
+        found: invalid.found.clone(),
     }
 }
 
@@ -105,7 +118,7 @@ pub fn port_error(
 pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
     let blame = |fault: Fault| ConfigError {
         file: file.to_owned(),
-        line: Some(line_of(text, fault.offset)),
+        place: Some(place_of(text, fault.offset)),
         key: fault.key,
         expected: fault.expected,
         found: fault.found,
@@ -117,7 +130,7 @@ pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState,
 }
 
 /// An error of the wanted state with its place in the file.
-fn placed(invalid: &wanted::Invalid, lines: &Lines) -> Fault {
+fn placed(invalid: &Invalid, lines: &Lines) -> Fault {
     Fault {
         offset: lines.find(invalid.place, invalid.key, invalid.item),
         key: invalid.place.key(invalid.key),
@@ -126,8 +139,10 @@ fn placed(invalid: &wanted::Invalid, lines: &Lines) -> Fault {
     }
 }
 
-/// The line, counted from 1, of a byte offset.
-fn line_of(text: &str, offset: usize) -> usize {
-    let before = &text.as_bytes()[..offset.min(text.len())];
-    1 + before.iter().filter(|byte| **byte == b'\n').count()
+/// Line and character, counted from 1, of a byte offset.
+fn place_of(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let lines = before.bytes().filter(|byte| *byte == b'\n').count();
+    (1 + lines, 1 + line.chars().count())
 }

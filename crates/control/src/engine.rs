@@ -14,6 +14,7 @@ mod change;
 mod documents;
 mod doors;
 mod guests;
+mod metrics;
 mod peers;
 mod saved;
 mod start;
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::Problem;
@@ -46,6 +48,7 @@ use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
 use doors::Doors;
+use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
@@ -104,6 +107,8 @@ pub struct Engine {
     unsaved_move: bool,
     saved_at: Duration,
     doors: Doors,
+    /// Where metrics are served.
+    metrics: Option<MetricsDoor>,
     /// Another control changes and saves what is wanted; see `doors`.
     frozen: bool,
 }
@@ -122,6 +127,10 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         let (handle, commands) = engine_channel(COMMANDS);
         let (doors, porter) = doors::hang(!engine.frozen);
         engine.doors = doors;
+        let metrics = engine.metrics.as_ref();
+        engine
+            .doors
+            .serve_metrics(metrics.map(|door| Arc::clone(&door.socket)));
         close()?;
         // It ends with the runtime, or when the socket fails, which it logs.
         tokio::spawn(porter.serve(api, handle));
@@ -173,6 +182,7 @@ impl Engine {
             clock,
             saved,
             doors: Doors::default(),
+            metrics: None,
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
@@ -447,11 +457,9 @@ impl Engine {
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Ports(reply) => drop(reply.send(self.port_list())),
-            Command::AddPort(spec, reply) => drop(reply.send(self.add_port(spec))),
-            Command::SetPort(name, patch, reply) => {
-                drop(reply.send(self.set_port(&name, &patch)));
-            }
-            Command::RemovePort(name, reply) => drop(reply.send(self.remove_port(&name))),
+            Command::Metrics(reply) => drop(reply.send(self.facts())),
+            Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
+            Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
         }

@@ -4,6 +4,7 @@
 //! * [`wanted`] checks a wanted state, and changes it.
 //! * [`learning`] is the forwarding database: which station is behind which port.
 //! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
+//! * [`metrics`] writes what is known for Prometheus.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
@@ -13,5 +14,6 @@ pub mod command;
 pub mod config;
 pub mod engine;
 pub mod learning;
+pub mod metrics;
 pub mod server;
 pub mod wanted;

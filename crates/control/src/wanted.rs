@@ -3,21 +3,33 @@
 //! A wanted state is a value. A change makes a new one, which is checked as a whole before anything is
 //! done; [`engine`](crate::engine) then makes the switch have it. Nothing in this module does I/O.
 
+mod change;
 mod check;
 mod device;
+mod difference;
+mod invalid;
+pub mod live;
+mod metrics;
 #[cfg(test)]
 mod tests;
+mod version;
 
 use std::path::{Path, PathBuf};
 
 use api::v1::{
     DEFAULT_SEGMENT, PortKind, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec,
-    UplinkDriver, WantedState,
+    SegmentStatus, UplinkDriver, WantedState,
 };
 
-pub use check::{Invalid, Place, check};
-pub(crate) use check::{expect, quoted};
+pub use change::{Change, changed};
+pub use check::check;
+pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
+pub use difference::{Action, Difference, FieldChange, Step, Subject};
+pub(crate) use invalid::expect;
+pub use invalid::{Invalid, Place, Why};
+pub use metrics::metrics_socket;
+pub use version::version;
 
 /// File name of the API's socket inside the runtime directory.
 pub const API_SOCKET: &str = "api.sock";
@@ -53,6 +65,22 @@ pub fn normalise(state: &mut WantedState) {
             }
         }
     }
+}
+
+/// The segments with their members.
+#[must_use]
+pub fn segments(state: &WantedState) -> Vec<SegmentStatus> {
+    let members = |name: &str| {
+        let ports = state.ports.iter();
+        let inside = ports.filter(|port| port.segments().any(|s| s == name));
+        inside.map(|port| port.name.clone()).collect()
+    };
+    let status = |segment: &SegmentSpec| SegmentStatus {
+        name: segment.name.clone(),
+        vlan: segment.vlan,
+        ports: members(&segment.name),
+    };
+    state.segments.iter().map(status).collect()
 }
 
 /// The state with one more port.

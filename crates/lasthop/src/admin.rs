@@ -1,4 +1,4 @@
-//! What `lasthop upgrade` and a running supervisor say to each other: lines of JSON over `DIR/supervisor.sock`.
+//! What `lasthop upgrade`, `lasthop reload` and a running supervisor say to each other: lines of JSON over `DIR/supervisor.sock`.
 //!
 //! It does not go through control, which an upgrade replaces, and which must not be able to have the supervisor start
 //! anything. The two may be of different versions: fields that are not known are ignored, and new ones have a default.
@@ -22,6 +22,8 @@ pub(crate) enum Request {
         #[serde(default)]
         to: Option<PathBuf>,
     },
+    /// Say with which file Lasthop was started.
+    Configuration,
 }
 
 /// What it gets: the end of it is the last line.
@@ -36,6 +38,8 @@ pub(crate) enum Answer {
     Refused(String),
     /// It failed, and everything is as it was.
     RolledBack(String),
+    /// The file, as an absolute path.
+    Configuration(PathBuf),
 }
 
 /// What an upgrade has done.

@@ -1,22 +1,24 @@
 //! The command line: what the operator types, and what he reads.
 //!
 //! `run` becomes the supervisor; everything else is a client of the API on `DIR/api.sock` and knows nothing
-//! that the API does not say. Exit statuses: 0 done, 1 it failed, 2 what was asked for is wrong (usage,
-//! configuration, or a request that Lasthop refuses as invalid or taken).
+//! that the API does not say; `upgrade` and `reload` ask the supervisor itself. Exit statuses: 0 done, 1 it failed, 2 what was
+//! asked for is wrong (usage, configuration, or a request that Lasthop refuses as invalid or taken), 3 a dry run would change something.
 
+mod apply;
 mod args;
 mod client;
 mod generate;
 mod order;
 mod show;
 mod tables;
+mod top;
 mod units;
 mod upgrade;
 
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use api::v1::Problem;
@@ -35,6 +37,8 @@ enum Failure {
     Wrong(String),
     /// It was asked for rightly and did not work.
     Failed(String),
+    /// A dry run that would change something.
+    Differs,
     /// Nobody reads the output any more, as with `lasthop stats | head`: the end, not an error.
     Unread,
 }
@@ -43,6 +47,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wrong(text) | Self::Failed(text) => f.write_str(text),
+            Self::Differs => f.write_str("something would change"),
             Self::Unread => f.write_str("nobody reads the output"),
         }
     }
@@ -59,10 +64,19 @@ impl From<Problem> for Failure {
 }
 
 impl Failure {
+    /// The same; a refusal says that nothing was changed. Of what failed otherwise that is not known.
+    fn unchanged(self) -> Self {
+        match self {
+            Self::Wrong(text) => Self::Wrong(format!("nothing was changed: {text}")),
+            other => other,
+        }
+    }
+
     /// Tells the operator, and the shell.
     fn report(&self) -> ExitCode {
         let status = match self {
             Self::Unread => return ExitCode::SUCCESS,
+            Self::Differs => return ExitCode::from(3),
             Self::Failed(_) => 1,
             Self::Wrong(_) => 2,
         };
@@ -96,7 +110,15 @@ pub(crate) fn main() -> ExitCode {
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
         Command::SelfCheck { record } => self_check(record),
-        other => ask(&runtime_dir, other),
+        Command::Apply { file, how } => ask(&runtime_dir, async |client| {
+            apply::apply(client, &runtime_dir, file, how).await
+        }),
+        Command::Reload { how } => ask(&runtime_dir, async |client| {
+            apply::reload(client, &runtime_dir, how).await
+        }),
+        other => ask(&runtime_dir, async |client| {
+            order::obey(client, other).await
+        }),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -124,14 +146,22 @@ fn self_check(record: bool) -> Done {
     said.map_err(|error| Failure::Failed(error.to_string()))
 }
 
+/// The file that the arguments of this process have `lasthop run` start from.
+pub(crate) fn configuration() -> Option<PathBuf> {
+    match Cli::try_parse().ok()?.command {
+        Command::Run(Run { config, .. }) => std::path::absolute(config).ok(),
+        _ => None,
+    }
+}
+
 /// Does a command that needs a running Lasthop.
-fn ask(runtime_dir: &Path, command: Command) -> Done {
+fn ask(runtime_dir: &Path, command: impl AsyncFnOnce(&Client) -> Done) -> Done {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::Failed(format!("cannot start: {error}")))?;
     let client = Client::new(runtime_dir);
-    runtime.block_on(order::obey(&client, command))
+    runtime.block_on(command(&client))
 }
 
 /// Prints to standard output; a closed pipe ends the command quietly.

@@ -10,7 +10,8 @@
 //!                sets the switch up, and guests go on
 //! driver dies    see [`drivers`]
 //! upgrade        see [`upgrade`]
-//! SIGTERM, SIGINT, SIGHUP   all are told to stop, sockets are removed, exit status 0
+//! SIGTERM, SIGINT   all are told to stop, sockets are removed, exit status 0
+//! SIGHUP         see [`reload`]
 //! we die         all get SIGKILL from the kernel
 //! ```
 
@@ -27,10 +28,12 @@ mod heartbeat;
 mod introduce;
 mod lock;
 mod notify;
+mod reload;
 mod renew;
 mod replace;
 mod running;
 mod settings;
+mod signals;
 mod sockets;
 mod start;
 mod upgrade;
@@ -55,6 +58,8 @@ use guests::Guests;
 use hand_over::{HandOver, Handed};
 use heartbeat::Seen;
 use lock::Lock;
+use reload::Reload;
+use signals::Wish;
 use sockets::Sockets;
 use upgrade::Upgrade;
 
@@ -124,7 +129,7 @@ fn start_anew(args: &RunArgs) -> Result<Supervisor, Refusal> {
 
 fn supervise(start: impl FnOnce() -> Result<Supervisor, Refusal>) -> ExitCode {
     let supervised = || {
-        let signals = child::block_signals()?;
+        let signals = signals::block()?;
         let mut supervisor = start()?;
         let done = supervisor.serve(&signals);
         supervisor.stop();
@@ -161,6 +166,9 @@ const SWITCH: Who = Who {
 struct Supervisor {
     /// What new processes are started from.
     binaries: Binaries,
+    /// The file with which it was started, if that is known.
+    config: Option<PathBuf>,
+    reload: Reload,
     runtime_dir: PathBuf,
     sockets: Sockets,
     drivers: Drivers,
@@ -194,8 +202,10 @@ impl Supervisor {
     fn serve(&mut self, signals: &OwnedFd) -> io::Result<()> {
         loop {
             let (signal, heard) = self.wait(signals)?;
-            if signal {
-                return Ok(());
+            match signal.then(|| signals::next(signals)).flatten() {
+                Some(Wish::End) => return Ok(()),
+                Some(Wish::Reload) => self.reload(),
+                None => {}
             }
             for who in heard {
                 self.hear(who, MESSAGES)?;
@@ -208,6 +218,7 @@ impl Supervisor {
                 let fds: Vec<_> = answer.socket.iter().map(AsFd::as_fd).collect();
                 self.reply(SWITCH, &answer.tell, &fds);
             }
+            self.turn_reload();
             self.turn_upgrade();
             self.look_after();
             self.turn_guests();
@@ -409,6 +420,7 @@ impl Supervisor {
 
     /// Ends all and waits for them.
     fn stop(&mut self) {
+        self.reload.stop();
         self.drop_next();
         self.drivers.stop();
         for child in [&self.control, &self.switch] {

@@ -123,6 +123,29 @@ red         -  vm2
     let red = json!({"name": "red", "vlan": null, "ports": ["vm2"]});
     assert_eq!(fake.json("segment list")["segments"][2], red);
 
+    assert_eq!(
+        fake.prints("segment add green --vlan 30"),
+        "segment green added\n"
+    );
+    assert_eq!(
+        fake.prints("segment set green --vlan 31"),
+        "segment green changed\n"
+    );
+    assert_eq!(
+        fake.json("segment set green --no-vlan")["vlan"],
+        json!(null)
+    );
+    let (status, complaint) = fake.fails("segment remove blue");
+    assert_eq!(
+        (status, &*complaint),
+        (2, "lasthop: name: port `vm1` is in it\n")
+    );
+    assert_eq!(fake.fails("segment set green").0, 2);
+    assert_eq!(
+        fake.prints("segment remove green"),
+        "segment green removed\n"
+    );
+
     let text = "\
 SEGMENT  MAC                PORT  AGE
 blue     52:54:00:00:00:01  vm1   3 s
@@ -135,6 +158,95 @@ red      52:54:00:00:00:02  vm2   3 s
     });
     assert_eq!(one, json!({"entries": [entry]}));
     assert_eq!(fake.prints("fdb list --port vm9"), "nothing learned\n");
+}
+
+/// The file is in the fake's runtime directory.
+fn write(fake: &Fake, text: &str) -> String {
+    let file = fake.dir().join("new.toml");
+    std::fs::write(&file, text).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn a_file_is_applied_with_its_difference() {
+    let fake = Fake::start();
+    let vm1 = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\nqueues = 2\nmtu = 9000\n";
+    let tap = "[[port]]\nname = \"host0\"\nkind = \"tap\"\naddress = \"10.0.0.1/24\"\n";
+    let file = write(&fake, &format!("[switch]\nname = \"host1\"\n{vm1}{tap}"));
+    let text = "\
+- segment blue
+- segment red
+- port vm2 (loses its connection)
+~ port vm1: mtu - -> 9000, segment blue -> default
++ port host0: address 10.0.0.1/24, interface host0, kind tap, queues 1, role server, segment default
+";
+    let before = fake.json("port list");
+    let mut dry = fake.command(&format!("apply {file} --dry-run"));
+    let dry = dry.output().unwrap();
+    assert_eq!(dry.status.code(), Some(3));
+    assert_eq!(
+        String::from_utf8(dry.stdout).unwrap(),
+        format!("{text}5 changes to apply\n")
+    );
+    assert_eq!(String::from_utf8(dry.stderr).unwrap(), "");
+    assert_eq!(fake.json("port list"), before);
+
+    let done = fake.prints(&format!("apply {file}"));
+    assert_eq!(done, format!("{text}5 changes applied\n"));
+    assert_eq!(fake.json("port list")["ports"][1]["name"], "host0");
+    assert_eq!(fake.prints(&format!("apply {file}")), "nothing to change\n");
+    assert_eq!(
+        fake.prints(&format!("apply {file} --dry-run")),
+        "nothing to change\n"
+    );
+    let none = json!({"changes": [], "applied": false});
+    assert_eq!(fake.json(&format!("apply {file}")), none);
+    let file = write(&fake, &format!("[switch]\nname = \"other\"\n{vm1}{tap}"));
+    let change = json!({
+        "action": "change",
+        "subject": "switch",
+        "fields": [{"field": "name", "from": "host1", "to": "other"}],
+        "disconnects": false,
+    });
+    let document = json!({"changes": [change], "applied": true});
+    assert_eq!(fake.json(&format!("apply {file}")), document);
+}
+
+#[test]
+fn a_file_that_cannot_be_applied_is_blamed_with_its_place() {
+    let fake = Fake::start();
+    let before = fake.json("port list");
+    for (text, complaint) in [
+        (
+            "[switch]\nname = 5\n",
+            "{}:2:8: switch.name: expected a name",
+        ),
+        (
+            "[switch]\nname = \"host1\"\nworkers = 3\n",
+            "{}:3:11: switch.workers: expected 1, with which Lasthop was started: another takes a restart, found 3",
+        ),
+        (
+            "[[port]]\nname = \"a\"\nkind = \"tap\"\nsegment = \"x\"\n",
+            "{}:4:11: port.segment: expected the name of a segment (default), found \"x\"",
+        ),
+        ("[[port]\n", "{}:1:8: expected TOML"),
+    ] {
+        let file = write(&fake, text);
+        let (status, told) = fake.fails(&format!("apply {file}"));
+        let complaint = complaint.replace("{}", &file);
+        assert_eq!(status, 2, "{told}");
+        assert!(told.starts_with(&format!("lasthop: {complaint}")), "{told}");
+    }
+    let (status, told) = fake.fails("apply /nonexistent.toml");
+    assert_eq!(status, 2);
+    assert!(
+        told.contains("/nonexistent.toml: expected a file that can be read"),
+        "{told}"
+    );
+    let (status, told) = fake.fails("reload");
+    assert_eq!(status, 1, "the fake has no supervisor");
+    assert!(told.contains("supervisor.sock"), "{told}");
+    assert_eq!(fake.json("port list"), before);
 }
 
 #[test]
@@ -314,7 +426,7 @@ fn a_configuration_is_checked_without_starting_anything() {
     check().assert().code(0).stdout(fine).stderr("");
     std::fs::write(&file, "[switch]\nname = \"host 1\"\n").unwrap();
     let complaint = format!(
-        "lasthop: {}:2: switch.name: expected a name of 1 to 32 characters out of \
+        "lasthop: {}:2:8: switch.name: expected a name of 1 to 32 characters out of \
          A-Z a-z 0-9 _ . -, found \"host 1\"\n",
         file.display()
     );

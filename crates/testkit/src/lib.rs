@@ -24,6 +24,7 @@ pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
 pub mod lean;
+pub mod metrics;
 pub mod net;
 pub mod packets;
 pub mod precopy;

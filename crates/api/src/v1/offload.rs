@@ -1,14 +1,18 @@
 //! The table `[switch.offload]`.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::spec::Auto;
 
 /// Whether and how cores that idle help busy workers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Offload {
     /// Whether there is a helper on each core.
+    #[schema(value_type = EnabledText)]
     pub enabled: Enabled,
     /// Frames of a batch (1 to 1024) from which on a queue pair has a backlog, 512 bytes of long ones counting as a frame more.
     pub mark: u16,
@@ -48,9 +52,20 @@ pub enum Enabled {
     No,
 }
 
+impl fmt::Display for Enabled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Yes => "true",
+            Self::No => "false",
+        })
+    }
+}
+
 /// [`Enabled`] as it is spelt in documents.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = Enabled)]
 enum EnabledText {
     Bool(bool),
     Word(Auto),

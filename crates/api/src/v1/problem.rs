@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Body of every answer that is not a success, `application/problem+json` (RFC 9457).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// What sort of problem it is: `urn:lasthop:problem:` and a [`ProblemKind`].
     #[serde(rename = "type")]
@@ -32,6 +33,12 @@ pub enum ProblemKind {
     MethodNotAllowed,
     /// What the request would add exists already, or is taken.
     Conflict,
+    /// What the request would change cannot change while Lasthop runs.
+    Fixed,
+    /// What the request wants to change is not any more what it says it is (`If-Match`).
+    Outdated,
+    /// The request did not come in time.
+    Timeout,
     /// The body is too long.
     TooLarge,
     /// The body is not JSON.
@@ -52,6 +59,9 @@ impl ProblemKind {
             Self::NotFound => (404, "not-found", "There is no such thing"),
             Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
             Self::Conflict => (409, "conflict", "It exists already"),
+            Self::Fixed => (409, "fixed", "It cannot change while Lasthop runs"),
+            Self::Outdated => (412, "outdated", "It has changed meanwhile"),
+            Self::Timeout => (408, "timeout", "The request did not come in time"),
             Self::TooLarge => (413, "too-large", "The request is too long"),
             Self::UnsupportedMedia => (415, "unsupported-media", "The request is not JSON"),
             Self::Invalid => (422, "invalid", "The request asks for what cannot be"),
@@ -79,6 +89,14 @@ impl Problem {
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
+    }
+
+    /// There is no segment called `name` (404).
+    pub fn no_such_segment(name: &str) -> Self {
+        Self::new(
+            ProblemKind::NotFound,
+            format!("there is no segment `{name}`"),
+        )
     }
 
     /// There is no port called `name` (404).

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::PortState;
 
 /// Answer of `GET /v1/stats`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatsDocument {
     /// One element a port, in the operator's order.
     pub ports: Vec<PortStats>,
@@ -16,7 +17,7 @@ pub struct StatsDocument {
 }
 
 /// The traffic of one port since it was added.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortStats {
     /// The port's name.
     pub name: String,
@@ -36,7 +37,7 @@ pub struct PortStats {
 /// What the switch's processors did for a port since it was added.
 ///
 /// Cycles are those of the counter that the switch measures with: on x86-64 the time stamp counter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Work {
     /// For what the guest sent: taking it, and finding out where it goes.
     pub cycles_switching: u64,
@@ -54,7 +55,7 @@ pub struct Work {
 }
 
 /// Traffic in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Traffic {
     /// Frames; a segmentation-offload frame counts once.
     pub packets: u64,
@@ -63,14 +64,14 @@ pub struct Traffic {
 }
 
 /// Answer of `GET /v1/fdb`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FdbDocument {
     /// What was learned, ordered by segment and MAC address.
     pub entries: Vec<FdbEntry>,
 }
 
 /// A MAC address and the port behind which it lives.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub struct FdbEntry {
     /// The segment in which it was learned.
     pub segment: String,
@@ -83,7 +84,8 @@ pub struct FdbEntry {
 }
 
 /// Query of `GET /v1/fdb`: which entries are wanted. Without a field, all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct FdbFilter {
     /// Only entries of this segment.

@@ -1,11 +1,12 @@
 //! What is: processes, the switch, ports and their connections.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::{GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver, Work};
 
 /// Answer of `GET /v1/status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusDocument {
     /// Lasthop's version.
     pub version: String,
@@ -24,7 +25,7 @@ pub struct StatusDocument {
 }
 
 /// One of Lasthop's processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProcessStatus {
     /// What it is: `supervisor`, `control`, `switch`, or `driver` and the name of its port.
     pub name: String,
@@ -39,7 +40,7 @@ pub struct ProcessStatus {
 }
 
 /// Whether a process runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessState {
     /// It runs.
@@ -67,7 +68,7 @@ impl ProcessState {
 }
 
 /// The switch, as control sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SwitchStatus {
     /// Whether control and the switch talk; without it, cached flows still forward.
     pub connected: bool,
@@ -95,7 +96,7 @@ pub struct SwitchStatus {
 }
 
 /// By what the switch knows what the processors of guests do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestStateStatus {
     /// What does so: [`Bpf`](GuestStates::Bpf), [`Proc`](GuestStates::Proc) or [`Off`](GuestStates::Off);
     /// [`Auto`](GuestStates::Auto) while that is not known.
@@ -104,8 +105,15 @@ pub struct GuestStateStatus {
     pub reason: Option<String>,
 }
 
-/// A segment and who is in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Answer of `GET /v1/segments`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SegmentsDocument {
+    /// The segments, in the operator's order.
+    pub segments: Vec<SegmentStatus>,
+}
+
+/// A segment and who is in it. Answer of `GET /v1/segments/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SegmentStatus {
     /// The segment's name.
     pub name: String,
@@ -116,7 +124,7 @@ pub struct SegmentStatus {
 }
 
 /// Answer of `GET /v1/ports`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortsDocument {
     /// The ports, in the operator's order.
     pub ports: Vec<PortStatus>,
@@ -132,7 +140,7 @@ pub struct PortsDocument {
 ///                         ^  (server: waiting)  |                   faulted
 ///                         `---------------------'<---------------------'
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
     /// The switch has not taken the port yet.
@@ -169,7 +177,7 @@ impl PortState {
 }
 
 /// Layout of a virtqueue (virtio 1.3, 2.7 and 2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RingFormat {
     /// Descriptor table, available ring, used ring.
@@ -189,7 +197,7 @@ impl RingFormat {
 }
 
 /// A queue that was stopped because of what the guest put into it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueFault {
     /// The queue's index in virtio's counting: even ones carry frames to the guest.
     pub queue: u16,
@@ -198,7 +206,7 @@ pub struct QueueFault {
 }
 
 /// The process between a port and an interface of the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DriverStatus {
     /// How it moves frames: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; nothing while the interface is not open.
     pub back_end: Option<String>,
@@ -215,7 +223,7 @@ pub struct DriverStatus {
 }
 
 /// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortStatus {
     /// The port's name.
     pub name: String,

@@ -11,10 +11,10 @@ use api::v1::{
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use self::within::{batching, offload};
+use self::within::{batching, metrics, offload};
 use crate::wanted::{Place, expect, quoted};
 
-const TOP_KEYS: &[&str] = &["switch", "segment", "port"];
+const TOP_KEYS: &[&str] = &["switch", "metrics", "segment", "port"];
 const SWITCH_KEYS: &[&str] = &[
     "name",
     "poll",
@@ -26,6 +26,7 @@ const SWITCH_KEYS: &[&str] = &[
 ];
 const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
 const OFFLOAD_KEYS: &[&str] = &["enabled", "mark", "hysteresis_us", "cores"];
+const METRICS_KEYS: &[&str] = &["listen"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name",
@@ -109,6 +110,12 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
             return Err(misshapen(value, "switch", "the table [switch]"));
         };
         state.switch = switch(table, value.span().start, &mut lines)?;
+    }
+    if let Some(value) = top.get("metrics") {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(misshapen(value, "metrics", "the table [metrics]"));
+        };
+        state.metrics = metrics(table, value.span().start, &mut lines)?;
     }
     for (i, (table, at)) in tables(&top, "segment")?.into_iter().enumerate() {
         state.segments.push(segment(table, at, i, &mut lines)?);

@@ -18,10 +18,70 @@ fn read(text: &str) -> Result<WantedState, ConfigError> {
     parse(text, Path::new("lasthop.toml"), Path::new("/run/lasthop"))
 }
 
-/// Reads `text`, which has to be wrong; the message after the file's name.
+/// Reads `text`, which has to be wrong; the message after the file's name, without the column.
 fn wrong(text: &str) -> String {
-    let message = read(text).expect_err(text).to_string();
-    message.strip_prefix("lasthop.toml:").unwrap().to_owned()
+    let error = read(text).expect_err(text);
+    let (line, column) = error.place.unwrap();
+    let message = error.to_string();
+    let place = format!("lasthop.toml:{line}:{column}:");
+    format!("{line}:{}", message.strip_prefix(&place).unwrap())
+}
+
+#[test]
+fn metrics_are_for_this_host() {
+    let listen = |text: &str| read(text).unwrap().metrics.listen;
+    assert_eq!(listen("[metrics]\n"), None);
+    let text = "[metrics]\nlisten = \"[::1]:9464\"\n";
+    assert_eq!(listen(text).as_deref(), Some("[::1]:9464"));
+    let text = "[metrics]\nlisten = \"unix:m.sock\"\n";
+    assert_eq!(listen(text).as_deref(), Some("unix:m.sock"));
+    let address = "2: metrics.listen: expected an address of this host itself with a port like \"127.0.0.1:9464\", \
+                   or \"unix:\" and the path of a socket, found";
+    for bad in [
+        "0.0.0.0:9464",
+        "10.0.0.1:9464",
+        "127.0.0.1",
+        "localhost:9464",
+        "",
+    ] {
+        let message = wrong(&format!("[metrics]\nlisten = \"{bad}\"\n"));
+        assert_eq!(message, format!("{address} \"{bad}\""));
+    }
+    assert_eq!(
+        wrong("[metrics]\nlisten = 9464\n"),
+        format!("{address} 9464")
+    );
+    check_all(&[
+        (
+            "[metrics]\nlisten = \"unix:\"\n",
+            "2: metrics.listen: expected the path of a socket, found \"\"",
+        ),
+        (
+            "[metrics]\nlisten = \"unix:api.sock\"\n",
+            "2: metrics.listen: expected a socket of the port's own, found \"api.sock\", the socket of the API",
+        ),
+        (
+            "[metrics]\nport = 5\n",
+            "2: metrics.port: expected one of the keys listen, found the unknown key \"port\"",
+        ),
+        (
+            "metrics = 5\n",
+            "1: metrics: expected the table [metrics], found 5",
+        ),
+    ]);
+    let message = wrong(&format!("[metrics]\nlisten = \"unix:vm1.sock\"\n{PORT}"));
+    let taken = "6: port.socket: expected a socket that no other port has, found \"vm1.sock\", the socket of the metrics";
+    assert_eq!(message, taken);
+}
+
+#[test]
+fn columns_are_those_of_characters() {
+    let column = |text: &str| read(text).expect_err(text).place.unwrap();
+    assert_eq!(column("[switch]\nname = 5\n"), (2, 8));
+    assert_eq!(column("[switch]\nname = \"ä\", x\n"), (2, 11));
+    assert_eq!(column("[switch]\n  nam = 5\n"), (2, 3));
+    let port = format!("{PORT}trunk = [\"default\", \"ü\"]\n");
+    assert_eq!(column(&port), (5, 21));
 }
 
 /// Checks that each text gets its message.
@@ -177,7 +237,7 @@ fn keys() {
     check_all(&[
         (
             "[switch]\n[swich]\n",
-            "2: swich: expected one of the keys switch, segment, port, \
+            "2: swich: expected one of the keys switch, metrics, segment, port, \
              found the unknown key \"swich\"",
         ),
         (
@@ -557,7 +617,7 @@ fn files() {
 
     std::fs::write(&file, b"# one\n# \xff\n").unwrap();
     let error = load(&file, dir.path()).unwrap_err().to_string();
-    let message = format!("{name}:2: expected UTF-8 text, found a byte that is not");
+    let message = format!("{name}:2:3: expected UTF-8 text, found a byte that is not");
     assert_eq!(error, message);
 
     std::fs::write(&file, "[switch]\nname = \"a\"\n").unwrap();
@@ -570,7 +630,8 @@ proptest::proptest! {
     fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
         if let Err(error) = read(&text) {
             let lines = text.split('\n').count();
-            proptest::prop_assert!((1..=lines).contains(&error.line.unwrap()), "{error}");
+            let (line, _) = error.place.unwrap();
+            proptest::prop_assert!((1..=lines).contains(&line), "{error}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use api::v1::{PortKind, PortPatch, PortSpec, PortStatus, Problem, Role, WantedState};
+use api::v1::{PortKind, PortSpec, PortStatus, Problem, Role, WantedState};
 use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
 use channel::supervision::WatchedGuests;
@@ -13,7 +13,8 @@ use policy::{Model, PortMode, Program, Segment};
 use port::PortId;
 
 use super::{Engine, documents, guests, unavailable};
-use crate::wanted;
+use crate::command::{Request, Wanted};
+use crate::wanted::{self, Difference};
 
 /// More lots of upcalls than the ring can hold.
 const LOTS: usize = 64;
@@ -64,15 +65,27 @@ impl Engine {
             let id = self.saved.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
-        self.claim_interfaces(&specs)?;
-        let claimed = self.claim_sockets(configs.values())?;
-        let done = self.reconcile_ports(configs);
+        let metrics = self.claim_metrics()?;
+        let claimed = match self.claim_sockets(configs.values()) {
+            Ok(claimed) => claimed,
+            Err(problem) => {
+                self.drop_metrics(&metrics)?;
+                return Err(problem);
+            }
+        };
+        // Interfaces that are not wanted any more go with that, so it comes last.
+        let done = self.claim_interfaces(&specs);
+        let done = done.and_then(|()| self.reconcile_ports(configs));
         for path in claimed {
             if !self.listens(&path) {
                 self.supervisor.unlisten(&path).map_err(unavailable)?;
             }
         }
-        done?;
+        if let Err(problem) = done {
+            self.drop_metrics(&metrics)?;
+            return Err(problem);
+        }
+        self.serve_metrics(metrics)?;
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish()?;
@@ -88,7 +101,9 @@ impl Engine {
             drivers.extend(wanted::driver_of(spec, id));
         }
         let had = self.supervisor.drivers(drivers).map_err(unavailable)?;
-        had.map_err(|(_, reason)| Problem::conflict("interface", reason))
+        had.map_err(|(port, reason)| {
+            Problem::conflict("interface", format!("port `{port}`: {reason}"))
+        })
     }
 
     /// Whether a port of the switch listens there.
@@ -272,53 +287,49 @@ impl Engine {
     /// Wants something else; if it cannot be had, everything is as before.
     fn want(&mut self, new: WantedState) -> Result<(), Problem> {
         let old = std::mem::replace(&mut self.saved.wanted, new);
+        // Ports and segments that stay must keep their numbers, also those that are not wanted for a moment.
+        let numbers = (self.saved.ports.clone(), self.saved.segments.clone());
         let Err(problem) = self.reconcile() else {
             return Ok(());
         };
         self.saved.wanted = old;
+        (self.saved.ports, self.saved.segments) = numbers;
         if let Err(second) = self.reconcile() {
             tracing::error!("the change could not be taken back: {second}");
         }
         Err(problem)
     }
 
-    pub(super) fn add_port(&mut self, spec: PortSpec) -> Result<PortStatus, Problem> {
-        let name = spec.name.clone();
-        if self.saved.wanted.ports.len() >= port::counters::MAX_PORTS {
-            let max = port::counters::MAX_PORTS;
-            return Err(Problem::conflict(
-                "name",
-                format!("there are {max} ports already"),
-            ));
+    /// What is wanted.
+    pub(super) fn wanted(&self) -> Wanted {
+        let state = self.saved.wanted.clone();
+        let version = wanted::version(&state);
+        Wanted {
+            state,
+            version,
+            port: None,
         }
-        self.want(wanted::add_port(
-            &self.saved.wanted,
-            spec,
-            &self.runtime_dir,
-        )?)?;
-        tracing::info!(port = name, "added");
-        self.port_status(&name)
     }
 
-    pub(super) fn set_port(
-        &mut self,
-        name: &str,
-        patch: &PortPatch,
-    ) -> Result<PortStatus, Problem> {
-        self.want(wanted::set_port(
-            &self.saved.wanted,
-            name,
-            patch,
-            &self.runtime_dir,
-        )?)?;
-        tracing::info!(port = name, "changed");
-        self.port_status(name)
-    }
-
-    pub(super) fn remove_port(&mut self, name: &str) -> Result<(), Problem> {
-        self.want(wanted::remove_port(&self.saved.wanted, name)?)?;
-        tracing::info!(port = name, "removed");
-        Ok(())
+    /// Does what a client asks for.
+    pub(super) fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
+        let old = &self.saved.wanted;
+        let new = request.against(old, &self.runtime_dir)?;
+        if request.dry_run {
+            return Ok(Wanted {
+                state: new,
+                ..self.wanted()
+            });
+        }
+        let steps = Difference::between(old, &new);
+        self.want(new)?;
+        steps.log();
+        let port = request.change.port();
+        let port = port.map(|name| self.port_status(name)).transpose()?;
+        Ok(Wanted {
+            port,
+            ..self.wanted()
+        })
     }
 
     fn port_status(&mut self, name: &str) -> Result<PortStatus, Problem> {

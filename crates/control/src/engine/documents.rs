@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use api::v1::{
     DriverStatus, FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats,
     PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
+    StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
 };
 use channel::driving::DriverState;
 use channel::supervision::ProcessInfo;
-use channel::switching::{PortPhase, PortState};
+use channel::switching::{PortPhase, PortState, SwitchFigures};
 use policy::SegmentId;
 use port::counters::{self, PortCounts};
 use port::{DropReason, REASONS};
 
 use super::{Engine, guests, unavailable};
+use crate::wanted;
 
 /// Nanoseconds and microseconds in a second.
 const NS: u64 = 1_000_000_000;
@@ -204,18 +205,20 @@ fn state_of(state: Option<&PortState>) -> ApiState {
 impl Engine {
     pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
+        self.status_of(&states, figures)
+    }
+
+    /// The status, where the switch has been asked already.
+    pub(super) fn status_of(
+        &mut self,
+        states: &[PortState],
+        figures: SwitchFigures,
+    ) -> Result<StatusDocument, Problem> {
         let processes = self.supervisor.processes().map_err(unavailable)?;
         let drivers = self.driver_states()?;
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
         let wanted = &self.saved.wanted;
-        let members = |name: &str| {
-            let inside = wanted
-                .ports
-                .iter()
-                .filter(|p| p.segments().any(|s| s == name));
-            inside.map(|p| p.name.clone()).collect()
-        };
         Ok(StatusDocument {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             name: wanted.switch.name.clone(),
@@ -233,16 +236,8 @@ impl Engine {
                 poll: wanted.switch.poll,
                 guest_state: guests::status(&watched),
             },
-            segments: wanted
-                .segments
-                .iter()
-                .map(|s| SegmentStatus {
-                    name: s.name.clone(),
-                    vlan: s.vlan,
-                    ports: members(&s.name),
-                })
-                .collect(),
-            ports: self.statuses(&states, &drivers, &watched),
+            segments: wanted::segments(wanted),
+            ports: self.statuses(states, &drivers, &watched),
         })
     }
 

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use tokio::sync::watch;
 
@@ -21,7 +22,11 @@ use crate::server;
 pub(super) struct Doors {
     wanted: watch::Sender<bool>,
     open: watch::Receiver<bool>,
+    metrics: watch::Sender<Socket>,
 }
+
+/// Where metrics are served, if anywhere.
+type Socket = Option<Arc<OwnedFd>>;
 
 impl Default for Doors {
     /// Of an engine without a server.
@@ -29,6 +34,7 @@ impl Default for Doors {
         Self {
             wanted: watch::Sender::new(false),
             open: watch::channel(false).1,
+            metrics: watch::Sender::new(None),
         }
     }
 }
@@ -38,6 +44,11 @@ impl Doors {
     fn set(&self, open: bool) {
         self.wanted
             .send_if_modified(|wanted| std::mem::replace(wanted, open) != open);
+    }
+
+    /// Serves metrics there, and nowhere else, while the doors are open.
+    pub(super) fn serve_metrics(&self, socket: Socket) {
+        self.metrics.send_replace(socket);
     }
 
     fn is_open(&self) -> bool {
@@ -55,16 +66,23 @@ impl Doors {
 pub(super) struct Porter {
     wanted: watch::Receiver<bool>,
     open: watch::Sender<bool>,
+    metrics: watch::Receiver<Socket>,
 }
 
 /// New doors.
 pub(super) fn hang(open: bool) -> (Doors, Porter) {
     let (wanted, to_do) = watch::channel(open);
     let (is, seen) = watch::channel(open);
-    let doors = Doors { wanted, open: seen };
+    let (metrics, sockets) = watch::channel(None);
+    let doors = Doors {
+        wanted,
+        open: seen,
+        metrics,
+    };
     let porter = Porter {
         wanted: to_do,
         open: is,
+        metrics: sockets,
     };
     (doors, porter)
 }
@@ -74,7 +92,11 @@ impl Porter {
     pub(super) async fn serve(mut self, api: OwnedFd, engine: EngineHandle) {
         while self.wanted.wait_for(|open| *open).await.is_ok() {
             self.open.send_replace(true);
-            if let Err(error) = self.serve_once(&api, &engine).await {
+            let (served, ()) = tokio::join!(
+                self.serve_once(&api, &engine),
+                self.serve_collectors(&engine)
+            );
+            if let Err(error) = served {
                 tracing::error!("the API cannot be served: {error}");
                 return;
             }
@@ -89,7 +111,34 @@ impl Porter {
             // An engine that is gone closes them too.
             let _ = wanted.wait_for(|open| !*open).await;
         };
-        server::serve(listener, engine.clone(), close).await
+        server::serve(listener, engine.clone(), close).await;
+        Ok(())
+    }
+
+    /// Serves metrics until the doors close.
+    async fn serve_collectors(&self, engine: &EngineHandle) {
+        let mut sockets = self.metrics.clone();
+        loop {
+            let socket = sockets.borrow_and_update().clone();
+            let (mut wanted, mut others) = (self.wanted.clone(), sockets.clone());
+            let end = async move {
+                tokio::select! {
+                    _ = wanted.wait_for(|open| !*open) => {}
+                    _ = others.changed() => {}
+                }
+            };
+            match socket.map(|socket| server::any_listener(socket.try_clone()?)) {
+                Some(Ok(listener)) => server::serve_metrics(listener, engine.clone(), end).await,
+                Some(Err(error)) => {
+                    tracing::error!("metrics cannot be served: {error}");
+                    end.await;
+                }
+                None => end.await,
+            }
+            if !*self.wanted.borrow() || self.wanted.has_changed().is_err() {
+                return;
+            }
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use api::v1::{
-    FdbEntry, PortState, PortStats, ProcessState, ProcessStatus, SwitchStatus, WantedState,
+    FdbDocument, FdbEntry, FdbFilter, PortState, PortStats, PortStatus, PortsDocument, Problem,
+    ProcessState, ProcessStatus, StatsDocument, StatusDocument, SwitchStatus, WantedState,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -13,7 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::command::{Command, engine_channel};
+use crate::command::{Command, Request, Wanted, engine_channel};
+use crate::metrics::Facts;
 use crate::wanted;
 
 /// An engine without a switch.
@@ -35,9 +37,9 @@ impl FakeEngine {
             Command::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
-            Command::AddPort(port, reply) => drop(reply.send(self.add(port))),
-            Command::SetPort(name, patch, reply) => drop(reply.send(self.set(&name, &patch))),
-            Command::RemovePort(name, reply) => drop(reply.send(self.remove(&name))),
+            Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
+            Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
+            Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
                 ports: vec![PortStats::default()],
                 ..StatsDocument::default()
@@ -78,20 +80,25 @@ impl FakeEngine {
         Ok(PortStatus::new(port, PortState::Waiting))
     }
 
-    fn add(&mut self, port: PortSpec) -> Result<PortStatus, Problem> {
-        let name = port.name.clone();
-        self.wanted = wanted::add_port(&self.wanted, port, &self.dir)?;
-        self.show(&name)
+    fn wanted(&self, port: Option<PortStatus>) -> Wanted {
+        Wanted {
+            state: self.wanted.clone(),
+            version: wanted::version(&self.wanted),
+            port,
+        }
     }
 
-    fn set(&mut self, name: &str, patch: &PortPatch) -> Result<PortStatus, Problem> {
-        self.wanted = wanted::set_port(&self.wanted, name, patch, &self.dir)?;
-        self.show(name)
-    }
-
-    fn remove(&mut self, name: &str) -> Result<(), Problem> {
-        self.wanted = wanted::remove_port(&self.wanted, name)?;
-        Ok(())
+    fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
+        let state = request.against(&self.wanted, &self.dir)?;
+        if request.dry_run {
+            return Ok(Wanted {
+                state,
+                ..self.wanted(None)
+            });
+        }
+        self.wanted = state;
+        let port = request.change.port().map(|name| self.show(name));
+        Ok(self.wanted(port.transpose()?))
     }
 }
 
@@ -111,7 +118,7 @@ fn fdb_of(filter: &FdbFilter) -> FdbDocument {
 struct Site {
     dir: TempDir,
     stop: oneshot::Sender<()>,
-    server: JoinHandle<io::Result<()>>,
+    server: JoinHandle<()>,
 }
 
 impl Site {
@@ -142,6 +149,18 @@ impl Site {
     /// Sends one request; gives back the status, the head, and the JSON body.
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String, Value) {
         self.ask_as(method, path, "application/json", body).await
+    }
+
+    /// The same with more lines in the head.
+    async fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> (u16, String, Value) {
+        let kind = format!("application/json\r\n{}", headers.trim_end());
+        self.ask_as(method, path, &kind, body).await
     }
 
     async fn ask_as(
@@ -215,6 +234,252 @@ async fn a_port_is_added_shown_changed_and_removed() {
         site.refused("DELETE", "/v1/ports/vm1", "").await.status,
         404
     );
+}
+
+#[tokio::test]
+async fn everything_is_wanted_at_once_under_a_tag() {
+    let site = Site::start();
+    let (status, head, empty) = site.ask("GET", "/v1/state", "").await;
+    let first = tag_of(&head);
+    assert_eq!((status, &empty["ports"]), (200, &json!([])));
+
+    let wanted = format!(
+        r#"{{"switch":{{"name":"host1"}},"segments":[{{"name":"blue","vlan":10}}],"ports":[{VM1}]}}"#
+    );
+    let (status, head, dry) = site.ask("PUT", "/v1/state?dry_run=true", &wanted).await;
+    assert_eq!((status, tag_of(&head)), (200, first.clone()));
+    assert_eq!(dry["ports"][0]["segment"], "default");
+    let (_, head, _) = site.ask("GET", "/v1/state", "").await;
+    assert_eq!(tag_of(&head), first, "it was only looked at");
+
+    let (status, head, done) = site.ask("PUT", "/v1/state", &wanted).await;
+    let second = tag_of(&head);
+    assert_eq!((status, &done), (200, &dry));
+    assert_ne!(first, second);
+    let (_, head, again) = site.ask("PUT", "/v1/state", &done.to_string()).await;
+    assert_eq!((tag_of(&head), again), (second.clone(), done), "idempotent");
+
+    for (tags, expected) in [
+        (format!("\"{first}\""), 412),
+        (format!("W/\"{second}\""), 412),
+        (second.clone(), 400),
+        (format!("\"{first}\" , \"{second}\""), 200),
+        ("*".to_owned(), 200),
+    ] {
+        let header = format!("if-match: {tags}\r\n");
+        let (status, _, body) = site.ask_with("PATCH", "/v1/state", &header, "{}").await;
+        assert_eq!(status, expected, "{tags}: {body}");
+    }
+    let header = format!("if-match: \"{first}\"\r\n");
+    for (method, path, body) in [
+        ("POST", "/v1/ports", VM1),
+        ("DELETE", "/v1/ports/vm1", ""),
+        ("PUT", "/v1/state", &wanted),
+        ("POST", "/v1/segments", r#"{"name":"red"}"#),
+    ] {
+        let (status, _, body) = site.ask_with(method, path, &header, body).await;
+        assert_eq!(status, 412, "{method} {path}: {body}");
+        assert_eq!(body["type"], "urn:lasthop:problem:outdated");
+    }
+    let header = format!("if-none-match: \"{second}\"\r\n");
+    let (status, _, body) = site.ask_with("GET", "/v1/state", &header, "").await;
+    assert_eq!((status, body), (304, Value::Null));
+}
+
+#[tokio::test]
+async fn a_wrong_document_names_the_field_and_changes_nothing() {
+    let site = Site::start();
+    site.ask("POST", "/v1/ports", VM1).await;
+    let (_, head, _) = site.ask("GET", "/v1/state", "").await;
+    let tag = tag_of(&head);
+    let vm2 = r#"{"name":"vm2","kind":"vhost-user","socket":"vm2.sock""#;
+    // Method, path, body, status, field, part of the detail.
+    for (method, path, body, status, field, detail) in [
+        (
+            "PUT",
+            "/v1/state",
+            format!(r#"{{"ports":[{VM1},{vm2},"queues":65}}]}}"#),
+            422,
+            "ports[1].queues",
+            "65",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            format!(r#"{{"ports":[{VM1},{vm2},"queue":5}}]}}"#),
+            422,
+            "ports[1].queue",
+            "unknown field",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            format!(r#"{{"ports":[{VM1},{VM1}]}}"#),
+            409,
+            "ports[1].name",
+            "a second time",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            format!(r#"{{"ports":[{vm2},"trunk":["default","red"]}}]}}"#),
+            422,
+            "ports[0].trunk[1]",
+            "red",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            r#"{"port":[]}"#.to_owned(),
+            422,
+            "port",
+            "unknown field",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            r#"{"switch":{"name":"a","workers":3}}"#.to_owned(),
+            409,
+            "switch.workers",
+            "takes a restart",
+        ),
+        (
+            "PUT",
+            "/v1/state",
+            r#"{"switch":{"name":"a","batching":{"period_us":0}}}"#.to_owned(),
+            422,
+            "switch.batching.period_us",
+            "found 0",
+        ),
+        (
+            "PATCH",
+            "/v1/state",
+            r#"{"segments":[{"name":"a","vlan":0}]}"#.to_owned(),
+            422,
+            "segments[0].vlan",
+            "found 0",
+        ),
+        (
+            "PATCH",
+            "/v1/state",
+            r#"{"ports":5}"#.to_owned(),
+            422,
+            "ports",
+            "expected a sequence",
+        ),
+        (
+            "PATCH",
+            "/v1/switch",
+            r#"{"workers":3}"#.to_owned(),
+            409,
+            "workers",
+            "takes a restart",
+        ),
+        (
+            "PATCH",
+            "/v1/switch",
+            r#"{"offload":{"mark":1025}}"#.to_owned(),
+            422,
+            "offload.mark",
+            "1025",
+        ),
+        (
+            "PATCH",
+            "/v1/segments/default",
+            r#"{"vlan":4095}"#.to_owned(),
+            422,
+            "vlan",
+            "4095",
+        ),
+        (
+            "POST",
+            "/v1/segments",
+            r#"{"name":"default"}"#.to_owned(),
+            409,
+            "name",
+            "a second time",
+        ),
+        (
+            "DELETE",
+            "/v1/segments/default",
+            String::new(),
+            409,
+            "name",
+            "always",
+        ),
+    ] {
+        let problem = site.refused(method, path, &body).await;
+        let text = format!("{method} {path} {body}: {problem:?}");
+        assert_eq!(problem.status, status, "{text}");
+        assert_eq!(problem.field.as_deref(), Some(field), "{text}");
+        assert!(problem.detail.contains(detail), "{text}");
+        let (_, head, _) = site.ask("GET", "/v1/state", "").await;
+        assert_eq!(tag_of(&head), tag, "{text}");
+    }
+    let problem = site.refused("PUT", "/v1/state?dry=1", "{}").await;
+    assert_eq!(problem.status, 400, "{problem:?}");
+    let problem = site.refused("DELETE", "/v1/segments/red", "").await;
+    assert_eq!(problem.status, 404, "{problem:?}");
+}
+
+#[tokio::test]
+async fn segments_and_the_switch_have_paths_of_their_own() {
+    let site = Site::start();
+    let blue = r#"{"name":"blue","vlan":10}"#;
+    let (status, head, body) = site.ask("POST", "/v1/segments", blue).await;
+    assert_eq!(status, 201);
+    assert!(head.contains("location: /v1/segments/blue"), "{head}");
+    assert_eq!(body, json!({"name":"blue","vlan":10,"ports":[]}));
+    site.ask(
+        "POST",
+        "/v1/ports",
+        &VM1.replace('}', r#","segment":"blue"}"#),
+    )
+    .await;
+    let (_, _, body) = site.ask("GET", "/v1/segments/blue", "").await;
+    assert_eq!(body["ports"], json!(["vm1"]));
+    let problem = site.refused("DELETE", "/v1/segments/blue", "").await;
+    assert_eq!(
+        (problem.status, &*problem.detail),
+        (409, "port `vm1` is in it")
+    );
+    let (_, _, body) = site
+        .ask("PATCH", "/v1/segments/blue", r#"{"vlan":null}"#)
+        .await;
+    assert_eq!(body["vlan"], Value::Null);
+    let both = r#"{"trunk":["blue","default"]}"#;
+    site.ask("PATCH", "/v1/segments/blue", r#"{"vlan":10}"#)
+        .await;
+    site.ask("PATCH", "/v1/ports/vm1", both).await;
+    let problem = site
+        .refused("PATCH", "/v1/segments/blue", r#"{"vlan":null}"#)
+        .await;
+    assert_eq!(
+        (problem.status, problem.field.as_deref()),
+        (409, Some("vlan"))
+    );
+    assert!(
+        problem.detail.contains("port `vm1` needs it otherwise"),
+        "{problem}"
+    );
+    site.ask("DELETE", "/v1/ports/vm1", "").await;
+    let (status, _, _) = site.ask("DELETE", "/v1/segments/blue", "").await;
+    assert_eq!(status, 204);
+    let (_, _, body) = site.ask("GET", "/v1/segments", "").await;
+    assert_eq!(body["segments"].as_array().unwrap().len(), 1);
+
+    let (status, _, body) = site.ask("PATCH", "/v1/switch", r#"{"name":"host2"}"#).await;
+    assert_eq!((status, &body["name"]), (200, &json!("host2")));
+    let (_, _, body) = site.ask("GET", "/v1/switch", "").await;
+    assert_eq!(body["name"], "host2");
+    let (status, _, body) = site.ask("GET", "/v1/openapi.json", "").await;
+    assert_eq!((status, &body["openapi"]), (200, &json!("3.1.0")));
+}
+
+/// The `ETag` of an answer.
+fn tag_of(head: &str) -> String {
+    let line = head.lines().find_map(|line| line.strip_prefix("etag: "));
+    line.unwrap().trim_matches('"').to_owned()
 }
 
 #[tokio::test]
@@ -387,7 +652,7 @@ async fn the_server_ends_when_told() {
     let site = Site::start();
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
-    site.server.await.unwrap().unwrap();
+    site.server.await.unwrap();
 }
 
 #[tokio::test]
@@ -401,5 +666,136 @@ async fn a_stalled_client_does_not_hold_up_the_end() {
     site.ask("GET", "/v1/status", "").await;
     site.stop.send(()).unwrap();
     let end = tokio::time::timeout(GRACE * 10, site.server).await;
-    end.unwrap().unwrap().unwrap();
+    end.unwrap().unwrap();
+}
+
+/// The socket, connected; nothing was sent.
+async fn connect(site: &Site) -> UnixStream {
+    let socket = site.dir.path().join("api.sock");
+    UnixStream::connect(socket).await.unwrap()
+}
+
+/// Everything that comes until the server hangs up.
+async fn rest(mut stream: UnixStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_crowd_of_idle_clients_makes_room() {
+    let site = Site::start();
+    let mut idle = Vec::new();
+    for _ in 0..3 * connections::CLIENTS {
+        idle.push(connect(&site).await);
+        let (status, _, _) = site.ask("GET", "/v1/status", "").await;
+        assert_eq!(status, 200);
+    }
+    // The first to come were the first to go.
+    assert_eq!(rest(idle.remove(0)).await, "");
+    let last = idle.pop().unwrap();
+    last.try_write(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    assert!(rest(last).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_crowd_of_busy_clients_is_served_a_few_at_a_time_and_the_rest_is_turned_away() {
+    // An engine that never answers.
+    let (engine, _commands) = engine_channel(1);
+    let site = Site::with_engine(tempfile::tempdir().unwrap(), engine);
+    let ask = b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut busy = Vec::new();
+    for _ in 0..connections::CLIENTS {
+        let mut stream = connect(&site).await;
+        stream.write_all(ask).await.unwrap();
+        busy.push(stream);
+    }
+    // They are all seen to be busy by then, or their heads are read in time.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let answer = rest(connect(&site).await).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer:?}");
+    assert!(answer.contains("too many clients"), "{answer}");
+    drop(busy);
+    site.stop.send(()).unwrap();
+    site.server.await.unwrap();
+}
+
+#[tokio::test]
+async fn garbage_is_400_and_long_heads_are_431() {
+    let site = Site::start();
+    let long = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(100_000));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(200));
+    for (garbage, status) in [
+        (&b"\0\xff\r\n\r\n"[..], "400"),
+        (b"GET\r\n\r\n", "400"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "400"),
+        (
+            b"GET /v1/status HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+            "400",
+        ),
+        (long.as_bytes(), "431"),
+        (many.as_bytes(), "431"),
+    ] {
+        let mut stream = connect(&site).await;
+        // It may hang up before all is sent.
+        let _ = stream.write_all(garbage).await;
+        let answer = rest(stream).await;
+        let start = format!("HTTP/1.1 {status}");
+        assert!(
+            answer.starts_with(&start),
+            "{:?}: {answer:?}",
+            garbage.get(..30)
+        );
+    }
+    assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_too_long_is_told() {
+    let site = Site::start();
+    let mut head = connect(&site).await;
+    head.write_all(b"GET /v1/status HT").await.unwrap();
+    let answer = rest(head).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
+    assert!(answer.contains("the head of the request did not come within 10 s"));
+    let mut body = connect(&site).await;
+    let text = b"POST /v1/ports HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{";
+    body.write_all(text).await.unwrap();
+    let answer = rest(body).await;
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer:?}");
+    assert!(answer.contains("urn:lasthop:problem:timeout"), "{answer}");
+}
+
+/// Who does not read its answers has a place until others want it, and no more.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_nobody_up() {
+    let site = Site::start();
+    let mut deaf = Vec::new();
+    for _ in 0..connections::CLIENTS / 2 {
+        let stream = connect(&site).await;
+        let ask = "GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(50);
+        let _ = stream.try_write(ask.as_bytes());
+        deaf.push(stream);
+    }
+    for _ in 0..50 {
+        assert_eq!(site.ask("GET", "/v1/status", "").await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_text() {
+    let site = Site::start();
+    let mut stream = connect(&site).await;
+    let text = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\naccept: application/openmetrics-text\r\n\r\n";
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let answer = rest(stream).await;
+    assert!(
+        answer.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{answer}"
+    );
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
 }

@@ -1,16 +1,19 @@
 //! What must hold for a wanted state, whether it came from a file or over the API.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, Enabled, Offload, PortKind, PortSpec, Problem,
-    ProblemKind, SegmentSpec, SwitchSpec, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, Enabled, Offload, PortKind, PortSpec, SegmentSpec,
+    SwitchSpec, WantedState, Workers, parse_mac, valid_name,
 };
+use policy::MAX_SEGMENTS;
+use port::counters::MAX_PORTS;
 
 use super::device::{device, place_of_interface};
+use super::invalid::{Invalid, Place, Why, expect};
+use super::metrics::{MetricsSocket, is_own};
 use super::{API_SOCKET, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
@@ -38,114 +41,6 @@ const PATTERN_MAX: usize = 64;
 /// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
 const PATH_MAX: usize = 107;
 
-/// What is expected of each key, in words; the same for a wrong type and a wrong value.
-pub(crate) mod expect {
-    pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
-    pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
-    pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
-    pub(crate) const BATCHING: &str = "the table [switch.batching]";
-    pub(crate) const SWITCH_ON: &str = "true or false";
-    pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
-    pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
-    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
-    pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
-    pub(crate) const COPY_ENGINE: &str = "\"cpu\", \"thread\", \"dsa\" or \"auto\"";
-    pub(crate) const OFFLOAD: &str = "the table [switch.offload]";
-    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
-    pub(crate) const MARK: &str = "an integer from 1 to 1024";
-    pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
-    pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
-    pub(crate) const VLAN: &str = "an integer from 1 to 4094";
-    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
-    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
-    pub(crate) const INTERFACE: &str =
-        "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
-    pub(crate) const ADDRESS: &str = "an address with its prefix length like \"10.0.0.1/24\"";
-    pub(crate) const NETNS: &str = "the name or the path of a network namespace";
-    pub(crate) const SOCKET: &str = "the path of a socket";
-    pub(crate) const ROLE: &str = "\"server\" or \"client\"";
-    pub(crate) const QUEUES: &str = "an integer from 1 to 64";
-    pub(crate) const SEGMENT: &str = "the name of a segment";
-    pub(crate) const TRUNK: &str = "an array of names of segments";
-    pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
-    pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
-    pub(crate) const MTU: &str = "an integer from 68 to 9216";
-}
-
-/// Where in a wanted state something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// At the top of the document.
-    Top,
-    /// The switch.
-    Switch,
-    /// The switch's batching of notifications.
-    Batching,
-    /// Its table about helpers.
-    Offload,
-    /// The segment with this index.
-    Segment(usize),
-    /// The port with this index.
-    Port(usize),
-}
-
-impl Place {
-    /// The whole key as the configuration spells it, like `port.queues`.
-    pub(crate) fn key(self, key: &str) -> String {
-        let table = match self {
-            Self::Top => return key.to_owned(),
-            Self::Switch => "switch",
-            Self::Batching => "switch.batching",
-            Self::Offload => "switch.offload",
-            Self::Segment(_) => "segment",
-            Self::Port(_) => "port",
-        };
-        if key.is_empty() {
-            table.to_owned()
-        } else {
-            format!("{table}.{key}")
-        }
-    }
-}
-
-/// The first thing that is wrong with a wanted state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
-    /// In what it is.
-    pub place: Place,
-    /// The key there, as the configuration and the API spell it.
-    pub key: &'static str,
-    /// The element, where the key's value is a list.
-    pub item: Option<usize>,
-    /// What may be there.
-    pub expected: String,
-    /// What is there.
-    pub found: String,
-    /// Whether it would be right if something else had not taken it.
-    pub taken: bool,
-}
-
-impl Invalid {
-    /// The same as the answer to a request that asked for it.
-    pub fn to_problem(&self) -> Problem {
-        let kind = match self.taken {
-            true => ProblemKind::Conflict,
-            false => ProblemKind::Invalid,
-        };
-        let detail = format!("expected {}, found {}", self.expected, self.found);
-        Problem::new(kind, detail).with_field(self.key)
-    }
-}
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = self.place.key(self.key);
-        write!(f, "{key}: expected {}, found {}", self.expected, self.found)
-    }
-}
-
-impl std::error::Error for Invalid {}
-
 /// A text of the operator's inside a message of ours: control characters are escaped.
 pub(crate) fn quoted(text: &str) -> String {
     format!("{text:?}")
@@ -167,6 +62,7 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     offload(&state.switch.offload)?;
     one_helps(&state.switch)?;
     segments(&state.segments)?;
+    metrics(state, runtime_dir)?;
     ports(state, runtime_dir)
 }
 
@@ -236,14 +132,14 @@ impl At {
             item: None,
             expected: expected.into(),
             found: found.into(),
-            taken: false,
+            why: Why::Wrong,
         }
     }
 
     /// Blames this key for taking what is another's.
     fn taken(self, expected: &str, found: String) -> Invalid {
         Invalid {
-            taken: true,
+            why: Why::Taken,
             ..self.wrong(expected, found)
         }
     }
@@ -273,8 +169,20 @@ fn number(at: At, value: u16, range: &RangeInclusive<u16>, words: &str) -> Resul
     }
 }
 
+/// There are no more of them than there are numbers for.
+fn count(at: At, count: usize, most: usize, what: &str) -> Result<(), Invalid> {
+    match count <= most {
+        true => Ok(()),
+        false => Err(at.wrong(format!("at most {most} {what}"), count.to_string())),
+    }
+}
+
 /// Segments have unique names and unique tags.
 fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
+    let named = segments.iter().any(|s| s.name == DEFAULT_SEGMENT);
+    let all = segments.len() + usize::from(!named);
+    let last = Place::Segment(segments.len().saturating_sub(1));
+    count(At(last, "name"), all, MAX_SEGMENTS, "segments")?;
     let mut names = HashMap::new();
     let mut vlans = HashMap::new();
     for (i, segment) in segments.iter().enumerate() {
@@ -295,10 +203,29 @@ fn segments(segments: &[SegmentSpec]) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Metrics are served to this host alone.
+fn metrics(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let Some(listen) = &state.metrics.listen else {
+        return Ok(());
+    };
+    let at = At(Place::Metrics, "listen");
+    match MetricsSocket::of(listen) {
+        Some(MetricsSocket::Unix(path)) => socket(at, path, runtime_dir).map(drop),
+        Some(MetricsSocket::Tcp(address)) if is_own(&address) => Ok(()),
+        _ => Err(at.wrong(expect::LISTEN, quoted(listen))),
+    }
+}
+
 /// Ports have unique names and unique sockets, and each is right by itself.
 fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
+    let last = Place::Port(state.ports.len().saturating_sub(1));
+    count(At(last, "name"), state.ports.len(), MAX_PORTS, "ports")?;
     let mut names = HashMap::new();
     let mut sockets = HashMap::new();
+    let listen = state.metrics.listen.as_deref();
+    if let Some(MetricsSocket::Unix(path)) = listen.and_then(MetricsSocket::of) {
+        sockets.insert(socket_path(runtime_dir, path), None);
+    }
     let mut interfaces = HashMap::new();
     for (i, port) in state.ports.iter().enumerate() {
         let place = Place::Port(i);
@@ -312,9 +239,12 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         if port.kind == PortKind::VhostUser {
             let at = At(place, "socket");
             let path = socket(at, &port.socket, runtime_dir)?;
-            if let Some(first) = sockets.insert(path, &port.name) {
-                let (own, first) = (quoted(&port.socket), quoted(first));
-                let found = format!("{own}, the socket of port {first}");
+            if let Some(first) = sockets.insert(path, Some(&port.name)) {
+                let own = quoted(&port.socket);
+                let found = match first {
+                    Some(first) => format!("{own}, the socket of port {}", quoted(first)),
+                    None => format!("{own}, the socket of the metrics"),
+                };
                 return Err(at.taken("a socket that no other port has", found));
             }
         }

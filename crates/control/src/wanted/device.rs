@@ -7,7 +7,8 @@ use api::v1::{PortKind, PortSpec, Role, UplinkDriver};
 use channel::driving::{Choice, DeviceSpec, DriverSpec};
 use port::PortId;
 
-use super::check::{At, Invalid, Place, expect, quoted};
+use super::check::{At, quoted};
+use super::invalid::{Invalid, Place, expect};
 
 /// `IFNAMSIZ` (netdevice(7)), one byte of it for the NUL.
 const INTERFACE_MAX: usize = 15;

@@ -1,11 +1,15 @@
 //! The arguments. Help, completions and the man page come from here too.
 
+mod segment;
+
 use std::path::PathBuf;
 
 use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub(super) use segment::Segment;
 
 /// The last-hop switch of a virtual machine host.
 #[derive(Debug, Parser)]
@@ -38,11 +42,25 @@ pub(super) enum Command {
     /// Show, add, change and remove ports
     #[command(subcommand)]
     Port(Port),
-    /// Show segments
+    /// Show, add, change and remove segments
     #[command(subcommand)]
     Segment(Segment),
+    /// Have what a configuration file says, and show what that changes
+    Apply {
+        /// The file, as `lasthop run` reads it
+        file: PathBuf,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Apply the file with which Lasthop was started, as SIGHUP does
+    Reload {
+        #[command(flatten)]
+        how: How,
+    },
     /// Show traffic and drops of each port
     Stats(Stats),
+    /// Show the busiest ports and the worst drops, once a second; q quits
+    Top,
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),
@@ -89,6 +107,16 @@ pub(super) struct Upgrade {
     /// Print the report as a JSON document
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// How to apply a file.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct How {
+    /// Only show what would change: exit status 3 if anything would
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) output: Output,
 }
 
 /// How to print.
@@ -271,15 +299,6 @@ fn change<T>(value: Option<T>, none: bool) -> Option<Option<T>> {
         Some(value) => Some(Some(value)),
         None => none.then_some(None),
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Segment {
-    /// Show all segments and their ports
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
 }
 
 #[derive(Debug, Args)]

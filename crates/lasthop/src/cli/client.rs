@@ -8,7 +8,7 @@ use api::v1::{FdbFilter, Problem};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{CONTENT_TYPE, ETAG, HOST, IF_MATCH};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -19,6 +19,40 @@ use super::Failure;
 
 /// How long one exchange may take. The server gives up on its engine before, and says so.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What is asked.
+struct Question<'a> {
+    method: Method,
+    path: &'a str,
+    /// For `If-Match`.
+    tag: Option<&'a str>,
+    body: Bytes,
+}
+
+impl<'a> Question<'a> {
+    fn of(method: Method, path: &'a str) -> Self {
+        Self {
+            method,
+            path,
+            tag: None,
+            body: Bytes::new(),
+        }
+    }
+}
+
+/// What is answered.
+struct Answer {
+    status: StatusCode,
+    tag: Option<String>,
+    body: Bytes,
+}
+
+fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
+    let body = serde_json::to_vec(document);
+    Ok(body
+        .map_err(|error| Failure::Failed(error.to_string()))?
+        .into())
+}
 
 /// Where the API is.
 pub(super) struct Client {
@@ -35,7 +69,30 @@ impl Client {
 
     /// Asks for a document.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, Failure> {
-        self.exchange(Method::GET, path, Bytes::new()).await
+        let (body, _) = self.get_tagged(path).await?;
+        Ok(body)
+    }
+
+    /// The same, with the `ETag` that came with it.
+    pub(super) async fn get_tagged(&self, path: &str) -> Result<(Bytes, Option<String>), Failure> {
+        let question = Question::of(Method::GET, path);
+        self.exchange(question).await
+    }
+
+    /// Puts a document in the place of one whose `ETag` is still the same.
+    pub(super) async fn put_if(
+        &self,
+        path: &str,
+        tag: Option<&str>,
+        document: &impl Serialize,
+    ) -> Result<Bytes, Failure> {
+        let question = Question {
+            tag,
+            body: json(document)?,
+            ..Question::of(Method::PUT, path)
+        };
+        let (body, _) = self.exchange(question).await?;
+        Ok(body)
     }
 
     /// Sends a document.
@@ -45,38 +102,36 @@ impl Client {
         path: &str,
         document: &impl Serialize,
     ) -> Result<Bytes, Failure> {
-        let body = serde_json::to_vec(document);
-        let body = body.map_err(|error| Failure::Failed(error.to_string()))?;
-        self.exchange(method, path, body.into()).await
+        let question = Question {
+            body: json(document)?,
+            ..Question::of(method, path)
+        };
+        let (body, _) = self.exchange(question).await?;
+        Ok(body)
     }
 
     /// Removes what is at a path.
     pub(super) async fn delete(&self, path: &str) -> Result<(), Failure> {
-        let done = self.exchange(Method::DELETE, path, Bytes::new()).await;
+        let done = self.exchange(Question::of(Method::DELETE, path)).await;
         done.map(drop)
     }
 
-    /// One exchange, in time.
-    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, Failure> {
-        let exchange = timeout(PATIENCE, self.converse(method, path, body));
-        let (status, body) = exchange.await.map_err(|_| {
+    /// One exchange, in time: the answer and its `ETag`.
+    async fn exchange(&self, question: Question<'_>) -> Result<(Bytes, Option<String>), Failure> {
+        let exchange = timeout(PATIENCE, self.converse(question));
+        let answer = exchange.await.map_err(|_| {
             let seconds = PATIENCE.as_secs();
             let socket = self.socket.display();
             Failure::Failed(format!("no answer from {socket} within {seconds} s"))
         })??;
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(refusal(status, &body)),
+        match answer.status.is_success() {
+            true => Ok((answer.body, answer.tag)),
+            false => Err(refusal(answer.status, &answer.body)),
         }
     }
 
     /// Connects, asks, and reads the whole answer.
-    async fn converse(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    async fn converse(&self, question: Question<'_>) -> Result<Answer, Failure> {
         let stream = UnixStream::connect(&self.socket).await;
         let stream = stream.map_err(|error| self.unreachable(&error))?;
         let broken = |error: hyper::Error| {
@@ -88,18 +143,28 @@ impl Client {
             .map_err(broken)?;
         // Its error is the exchange's too, which reports it.
         let connection = tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
+        let mut request = Request::builder()
+            .method(question.method)
+            .uri(question.path)
             .header(HOST, "lasthop")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(tag) = question.tag {
+            request = request.header(IF_MATCH, tag);
+        }
+        let request = request
+            .body(Full::new(question.body))
             .map_err(|error| Failure::Failed(error.to_string()))?;
         let answer = sender.send_request(request).await.map_err(broken)?;
         let status = answer.status();
+        let tag = answer.headers().get(ETAG);
+        let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::to_owned);
         let body = answer.into_body().collect().await.map_err(broken)?;
         connection.abort();
-        Ok((status, body.to_bytes()))
+        Ok(Answer {
+            status,
+            tag,
+            body: body.to_bytes(),
+        })
     }
 
     /// Why nobody answers.
@@ -126,6 +191,11 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
 /// Path of a port. Its name needs no escapes: only such names get past the arguments.
 pub(super) fn port_path(name: &str) -> String {
     format!("/v1/ports/{name}")
+}
+
+/// Path of a segment, likewise.
+pub(super) fn segment_path(name: &str) -> String {
+    format!("/v1/segments/{name}")
 }
 
 /// Path of the forwarding database with a filter.

@@ -33,6 +33,17 @@ It failed.
 .TP
 2
 What was asked for is wrong: usage, configuration, or a request that is invalid or taken.
+.TP
+3
+\fBapply\fR or \fBreload\fR with \fB--dry-run\fR would change something.
+.SH SIGNALS
+.TP
+SIGHUP
+\fBlasthop run\fR applies its configuration file again, as \fBlasthop reload\fR does. What cannot change while it runs, or cannot be had, is
+logged, and nothing is changed.
+.TP
+SIGTERM, SIGINT
+It ends.
 "#;
 
 /// Prints the completions of a shell.

@@ -3,14 +3,15 @@
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use api::v1::{PortStatus, PortsDocument, StatsDocument, StatusDocument};
+use api::v1::{
+    PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
+};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use super::args::{Command, Fdb, Output, Port, Segment, Stats};
-use super::client::{Client, fdb_path, port_path};
+use super::client::{Client, fdb_path, port_path, segment_path};
 use super::{Done, Failure, emit, show};
 
 /// Between two looks of `stats --watch`.
@@ -24,7 +25,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             print::<StatusDocument>(output, &answer, show::status)
         }
         Command::Port(command) => port(client, command).await,
-        Command::Segment(Segment::List { output }) => segments(client, output).await,
+        Command::Segment(command) => segment(client, command).await,
         Command::Stats(Stats {
             watch: true,
             output,
@@ -33,9 +34,12 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             let answer = client.get("/v1/stats").await?;
             print::<StatsDocument>(output, &answer, show::stats)
         }
+        Command::Top => super::top::top(client).await,
         Command::Fdb(command) => fdb(client, command).await,
-        // These do not use the API: they are done before anything gets here.
+        // These are done before anything gets here.
         Command::Run(_)
+        | Command::Apply { .. }
+        | Command::Reload { .. }
         | Command::Upgrade(_)
         | Command::SelfCheck { .. }
         | Command::Completions { .. }
@@ -56,7 +60,7 @@ fn print<T: DeserializeOwned>(
 }
 
 /// Reads an answer.
-fn read<T: DeserializeOwned>(answer: &Bytes) -> Result<T, Failure> {
+pub(super) fn read<T: DeserializeOwned>(answer: &Bytes) -> Result<T, Failure> {
     let unclear =
         |error| Failure::Failed(format!("the server's answer is not understood: {error}"));
     serde_json::from_slice(answer).map_err(unclear)
@@ -84,22 +88,44 @@ async fn port(client: &Client, command: Port) -> Done {
         }
         Port::Remove { name, output } => {
             client.delete(&port_path(&name)).await?;
-            match output.json {
-                true => Ok(()),
-                false => emit(&format!("port {name} removed\n")),
-            }
+            removed(output, "port", &name)
         }
     }
 }
 
-/// Segments are a part of the status.
-async fn segments(client: &Client, output: Output) -> Done {
-    let answer = client.get("/v1/status").await?;
-    if !output.json {
-        return emit(&show::segments(&read::<StatusDocument>(&answer)?.segments));
+async fn segment(client: &Client, command: Segment) -> Done {
+    match command {
+        Segment::List { output } => {
+            let answer = client.get("/v1/segments").await?;
+            print::<SegmentsDocument>(output, &answer, |all| show::segments(&all.segments))
+        }
+        Segment::Add(add) => {
+            let spec = add.spec();
+            let answer = client.send(Method::POST, "/v1/segments", &spec).await?;
+            print::<SegmentStatus>(add.output, &answer, |s| {
+                format!("segment {} added\n", s.name)
+            })
+        }
+        Segment::Set(set) => {
+            let path = segment_path(&set.name);
+            let answer = client.send(Method::PATCH, &path, &set.patch()).await?;
+            print::<SegmentStatus>(set.output, &answer, |s| {
+                format!("segment {} changed\n", s.name)
+            })
+        }
+        Segment::Remove { name, output } => {
+            client.delete(&segment_path(&name)).await?;
+            removed(output, "segment", &name)
+        }
     }
-    let status: Value = read(&answer)?;
-    emit(&format!("{}\n", json!({"segments": status["segments"]})))
+}
+
+/// Says that something was removed; there is no document for that.
+fn removed(output: Output, what: &str, name: &str) -> Done {
+    match output.json {
+        true => Ok(()),
+        false => emit(&format!("{what} {name} removed\n")),
+    }
 }
 
 async fn fdb(client: &Client, command: Fdb) -> Done {

@@ -1,6 +1,7 @@
-//! `lasthop upgrade`: asks the supervisor, and shows what it says.
+//! What is asked of the supervisor itself: `lasthop upgrade`, and which file `lasthop reload` means.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fmt;
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,37 +12,76 @@ use crate::admin::{Answer, Report, Request, SOCKET};
 /// Longer than the supervisor takes for any of its steps.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Has the Lasthop that runs in a directory upgraded; `to`: where the new binaries are.
-pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Done {
-    let socket = runtime_dir.join(SOCKET);
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::Failed(format!("{what} {}: {error}", socket.display()))
-    };
-    let stream = UnixStream::connect(&socket);
-    let mut stream = stream.map_err(|e| failed("cannot reach Lasthop at", &e))?;
-    let to = to.map(std::path::absolute).transpose();
-    let to = to.map_err(|e| Failure::Wrong(e.to_string()))?;
-    let request = serde_json::to_string(&Request::Upgrade { to });
-    let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
-    // One that refuses does not read to the end; its answer says more than the error here.
-    let _ = writeln!(stream, "{request}");
-    let waits = stream.set_read_timeout(Some(PATIENCE));
-    waits.map_err(|e| failed("cannot wait for", &e))?;
-    for line in BufReader::new(stream).lines() {
+/// What the supervisor answers, line by line.
+struct Answers {
+    socket: PathBuf,
+    lines: Lines<BufReader<UnixStream>>,
+}
+
+impl Answers {
+    /// Asks the supervisor of the Lasthop that runs in a directory.
+    fn to(runtime_dir: &Path, request: &Request) -> Result<Self, Failure> {
+        let socket = runtime_dir.join(SOCKET);
+        let failed = |what, error: &dyn fmt::Display| failed(what, &socket, error);
+        let stream = UnixStream::connect(&socket);
+        let mut stream = stream.map_err(|e| failed("cannot reach Lasthop at", &e))?;
+        let request = serde_json::to_string(request);
+        let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
+        // One that refuses does not read to the end; its answer says more than the error here.
+        let _ = writeln!(stream, "{request}");
+        let waits = stream.set_read_timeout(Some(PATIENCE));
+        waits.map_err(|e| failed("cannot wait for", &e))?;
+        let lines = BufReader::new(stream).lines();
+        Ok(Self { socket, lines })
+    }
+
+    /// The next one, and its line.
+    fn next(&mut self) -> Result<(Answer, String), Failure> {
+        let failed = |what, error: &dyn fmt::Display| failed(what, &self.socket, error);
+        let Some(line) = self.lines.next() else {
+            return Err(failed("no answer from", &"it hung up"));
+        };
         let line = line.map_err(|e| failed("no answer from", &e))?;
         let answer = serde_json::from_str(&line);
-        match answer.map_err(|e| failed("no sensible answer from", &e))? {
-            Answer::Doing(what) if !json => emit(&format!("{what}\n"))?,
-            Answer::Doing(_) => {}
-            Answer::Upgraded(_) if json => return emit(&format!("{line}\n")),
-            Answer::Upgraded(report) => return emit(&show(&report)),
-            Answer::Refused(reason) => return Err(Failure::Wrong(format!("refused: {reason}"))),
-            Answer::RolledBack(reason) => {
-                return Err(Failure::Failed(format!("rolled back: {reason}")));
-            }
+        let answer = answer.map_err(|e| failed("no sensible answer from", &e))?;
+        match answer {
+            Answer::Refused(reason) => Err(Failure::Wrong(format!("refused: {reason}"))),
+            answer => Ok((answer, line)),
         }
     }
-    Err(failed("no answer from", &"it hung up"))
+}
+
+fn failed(what: &str, socket: &Path, error: &dyn fmt::Display) -> Failure {
+    Failure::Failed(format!("{what} {}: {error}", socket.display()))
+}
+
+/// The file with which the Lasthop that runs in a directory was started.
+pub(super) fn configuration(runtime_dir: &Path) -> Result<PathBuf, Failure> {
+    let mut answers = Answers::to(runtime_dir, &Request::Configuration)?;
+    match answers.next()? {
+        (Answer::Configuration(file), _) => Ok(file),
+        (_, line) => Err(Failure::Failed(format!(
+            "an answer of another kind: {line}"
+        ))),
+    }
+}
+
+/// Has the Lasthop that runs in a directory upgraded; `to`: where the new binaries are.
+pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Done {
+    let to = to.map(std::path::absolute).transpose();
+    let to = to.map_err(|e| Failure::Wrong(e.to_string()))?;
+    let mut answers = Answers::to(runtime_dir, &Request::Upgrade { to })?;
+    loop {
+        match answers.next()? {
+            (Answer::Doing(what), _) if !json => emit(&format!("{what}\n"))?,
+            (Answer::Upgraded(_), line) if json => return emit(&format!("{line}\n")),
+            (Answer::Upgraded(report), _) => return emit(&show(&report)),
+            (Answer::RolledBack(reason), _) => {
+                return Err(Failure::Failed(format!("rolled back: {reason}")));
+            }
+            (Answer::Doing(_) | Answer::Configuration(_) | Answer::Refused(_), _) => {}
+        }
+    }
 }
 
 fn show(report: &Report) -> String {

@@ -113,6 +113,11 @@ impl Binaries {
         .command()
     }
 
+    /// Starts the command line.
+    pub(super) fn command_line(&self) -> Command {
+        self.supervisor.command()
+    }
+
     /// Has the driver of other ones from now on.
     pub(super) fn take_driver_of(&mut self, others: Self) {
         self.driver = others.driver;

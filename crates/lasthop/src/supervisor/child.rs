@@ -4,7 +4,7 @@ mod kind;
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -391,13 +391,6 @@ pub(super) fn is_full(told: &io::Result<()>) -> bool {
 /// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link and no other descriptor that we or
 /// whoever started us left open.
 fn prepare_child(link: i32) -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
-    unsafe {
-        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
-    }
     // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. When the link
     // already has its number, only that flag is taken off.
     let done = unsafe {
@@ -410,35 +403,23 @@ fn prepare_child(link: i32) -> io::Result<()> {
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
-    let (first, last, flags) = (CHILD_LINK + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    prepare(CHILD_LINK + 1)
+}
+
+/// The same for one that has no link: descriptors from `first` on are not for it.
+pub(super) fn prepare(first: i32) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
+    unsafe {
+        let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+    let (last, flags) = (libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
     // SAFETY: the call takes three numbers, and closes nothing before `exec`. Linux before 5.11 does not know it: there what is
     // ours closes all the same, because it was opened so.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     Ok(())
-}
-
-/// Blocks the signals that end us; they become readable on the descriptor.
-///
-/// # Errors
-/// The system's refusal.
-pub(super) fn block_signals() -> io::Result<OwnedFd> {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is initialised by sigemptyset before anything reads it, and signalfd's result is a
-    // new descriptor that nobody else owns.
-    unsafe {
-        // Ignored, which is inherited, it would have the system forget how children end.
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
-        libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        match libc::signalfd(-1, set.as_ptr(), flags) {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(OwnedFd::from_raw_fd(fd)),
-        }
-    }
 }
 
 /// Every guest brings descriptors: takes as many as the system allows.

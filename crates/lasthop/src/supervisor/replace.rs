@@ -36,6 +36,7 @@ use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::guests::Guests;
 use super::lock::Lock;
+use super::reload::Reload;
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
@@ -276,6 +277,8 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let uptime = Duration::from_millis(record.uptime_ms);
     Ok(Supervisor {
         binaries,
+        config: crate::cli::configuration(),
+        reload: Reload::default(),
         sockets: Sockets::take(runtime_dir.clone(), listening),
         drivers,
         api,

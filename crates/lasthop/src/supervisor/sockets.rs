@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use channel::supervision::tcp_address;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -86,6 +88,12 @@ impl Sockets {
         if let Some(socket) = self.listening.get(path) {
             return socket.try_clone();
         }
+        if let Some(address) = tcp_address(path) {
+            let socket = bind_tcp(address)?;
+            let copy = socket.try_clone()?;
+            self.listening.insert(path.to_owned(), socket);
+            return Ok(copy);
+        }
         let full = self.dir.join(path);
         let blame = |what: String| io::Error::new(io::ErrorKind::AddrInUse, what);
         let taken = |what| blame(format!("{}, which {what}", full.display()));
@@ -124,7 +132,7 @@ impl Sockets {
 
     /// Closes and removes a listening socket.
     pub(super) fn unlisten(&mut self, path: &str) {
-        if self.listening.remove(path).is_some() {
+        if self.listening.remove(path).is_some() && tcp_address(path).is_none() {
             let _ = std::fs::remove_file(self.dir.join(path));
         }
     }
@@ -148,7 +156,8 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        for path in self.listening.keys() {
+        let paths = self.listening.keys();
+        for path in paths.filter(|path| tcp_address(path).is_none()) {
             let _ = std::fs::remove_file(self.dir.join(path));
         }
     }
@@ -166,6 +175,21 @@ fn bind(path: &Path, who: Mode) -> Result<OwnedFd, Errno> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// Binds and listens on an address of this host itself: who asks for another has not checked the configuration.
+fn bind_tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let blame = |what: &str| {
+        let text = format!("{address}: {what}");
+        io::Error::new(io::ErrorKind::AddrInUse, text)
+    };
+    match address.ip().is_loopback() {
+        true => match TcpListener::bind(address) {
+            Ok(socket) => Ok(socket.into()),
+            Err(error) => Err(blame(&error.to_string())),
+        },
+        false => Err(blame("not an address of this host itself")),
+    }
 }
 
 /// Connects without waiting: a peer whose backlog is full is one that cannot be reached now.

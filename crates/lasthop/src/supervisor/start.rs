@@ -20,6 +20,7 @@ use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::guests::Guests;
 use super::lock::Lock;
+use super::reload::Reload;
 use super::sockets::Sockets;
 use super::{Refusal, RunArgs, Supervisor, settings};
 
@@ -34,12 +35,15 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
     let api = sockets.listen_for_owner(API_SOCKET)?;
     let admin = Admin::new(sockets.listen_for_owner(crate::admin::SOCKET)?)?;
     bind_ports(&args.config, &wanted, &mut sockets)?;
+    bind_metrics(&args.config, &wanted, &mut sockets)?;
     sockets.settled();
     let drivers = open_interfaces(&args.config, &wanted)?;
     let settings = settings::of(&wanted.switch);
     let state = StateFile::create()?;
     Saved::initial(wanted).store(&state)?;
     Ok(Supervisor {
+        config: std::path::absolute(&args.config).ok(),
+        reload: Reload::default(),
         runtime_dir,
         sockets,
         drivers,
@@ -76,6 +80,27 @@ fn bind_ports(config: &Path, wanted: &WantedState, sockets: &mut Sockets) -> Res
         }
     }
     Ok(())
+}
+
+/// Binds the socket of the metrics, if one is wanted.
+fn bind_metrics(config: &Path, wanted: &WantedState, sockets: &mut Sockets) -> Result<(), Refusal> {
+    let Some(path) = control::wanted::metrics_socket(wanted) else {
+        return Ok(());
+    };
+    match sockets.listen(&path) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let invalid = control::wanted::Invalid {
+                place: control::wanted::Place::Metrics,
+                key: "listen",
+                item: None,
+                expected: "an address or a path where a socket can be made".to_owned(),
+                found: error.to_string(),
+                why: control::wanted::Why::Taken,
+            };
+            Err(control::config::error_in(config, &invalid).into())
+        }
+    }
 }
 
 /// Opens the interfaces of the configuration; the drivers are started when the switch asks for them.

@@ -130,9 +130,17 @@ impl Supervisor {
 
     /// Hears administrators, and goes on with what they asked for.
     pub(super) fn turn_upgrade(&mut self) {
-        for (client, Request::Upgrade { to }) in self.admin.hear() {
-            let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
-            self.begin_upgrade(client, &dir);
+        for (client, request) in self.admin.hear() {
+            match request {
+                Request::Upgrade { to } => {
+                    let dir = to.unwrap_or_else(|| self.binaries.dir().to_owned());
+                    self.begin_upgrade(client, &dir);
+                }
+                Request::Configuration => client.say(&match &self.config {
+                    Some(config) => Answer::Configuration(config.clone()),
+                    None => Answer::Refused("the file is not known".to_owned()),
+                }),
+            }
         }
         if let Some(upgrade) = self.upgrade.take() {
             self.upgrade = self.go_on_with(upgrade);
@@ -212,6 +220,7 @@ impl Supervisor {
         if !self.pair_is_whole() {
             return refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
         }
+        self.reload.stop();
         match self.become_another(&upgrade, None) {
             Ok(()) => Some(upgrade),
             Err(reason) => refuse(&upgrade.client, reason),

@@ -20,6 +20,7 @@ impl Supervisor {
             sources.extend(child.pidfd().map(|fd| (Some(who), fd)));
         }
         sources.extend(self.drivers.sources().map(|fd| (None, fd)));
+        sources.extend(self.reload.source().map(|fd| (None, fd)));
         sources.extend(self.upgrade_sources().map(|fd| (None, fd)));
         let mut fds: Vec<_> = sources
             .iter()

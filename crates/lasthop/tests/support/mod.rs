@@ -9,7 +9,8 @@ use api::v1::{
     StatsDocument, StatusDocument, SwitchStatus, Traffic, WantedState, Work,
 };
 use assert_cmd::Command;
-use control::command::{Command as Order, engine_channel};
+use control::command::{Command as Order, Request, Wanted, engine_channel};
+use control::metrics::Facts;
 use control::{server, wanted};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -73,7 +74,7 @@ impl Fake {
                 });
                 let listener = server::listener(socket.into()).unwrap();
                 let shutdown = async { drop(stopped.await) };
-                server::serve(listener, handle, shutdown).await.unwrap();
+                server::serve(listener, handle, shutdown).await;
             });
         });
         Self {
@@ -148,19 +149,9 @@ impl Engine {
             Order::Ports(reply) => drop(reply.send(Ok(PortsDocument {
                 ports: self.ports(),
             }))),
-            Order::AddPort(port, reply) => {
-                let name = port.name.clone();
-                let new = wanted::add_port(&self.wanted, port, &self.dir);
-                drop(reply.send(self.take(&name, new)));
-            }
-            Order::SetPort(name, patch, reply) => {
-                let new = wanted::set_port(&self.wanted, &name, &patch, &self.dir);
-                drop(reply.send(self.take(&name, new)));
-            }
-            Order::RemovePort(name, reply) => {
-                let new = wanted::remove_port(&self.wanted, &name);
-                drop(reply.send(new.map(|new| self.wanted = new)));
-            }
+            Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
+            Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
+            Order::Change(request, reply) => drop(reply.send(self.change(&request))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
             Order::Fdb(filter, reply) => {
                 let mut entries = fdb();
@@ -170,14 +161,26 @@ impl Engine {
         }
     }
 
-    fn take(
-        &mut self,
-        name: &str,
-        new: Result<WantedState, Problem>,
-    ) -> Result<PortStatus, Problem> {
-        self.wanted = new?;
-        let port = self.ports().into_iter().find(|port| port.name == name);
-        port.ok_or_else(|| Problem::no_such_port(name))
+    fn wanted(&self, port: Option<PortStatus>) -> Wanted {
+        Wanted {
+            state: self.wanted.clone(),
+            version: wanted::version(&self.wanted),
+            port,
+        }
+    }
+
+    fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
+        let state = request.against(&self.wanted, &self.dir)?;
+        if request.dry_run {
+            return Ok(Wanted {
+                state,
+                ..self.wanted(None)
+            });
+        }
+        self.wanted = state;
+        let name = request.change.port();
+        let port = name.and_then(|name| self.ports().into_iter().find(|port| port.name == name));
+        Ok(self.wanted(port))
     }
 
     fn status(&self) -> StatusDocument {

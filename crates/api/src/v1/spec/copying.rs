@@ -1,9 +1,10 @@
 //! Who copies frames.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What copies the payload of frames of a kilobyte and more; shorter ones are always copied by the worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyEngine {
     /// The worker.

@@ -1,9 +1,9 @@
-//! The tables within the table of the switch.
+//! The tables within the table of the switch, and that of the metrics.
 
-use api::v1::{BatchingSpec, Offload};
+use api::v1::{BatchingSpec, MetricsSpec, Offload};
 use toml::de::DeTable;
 
-use super::{BATCHING_KEYS, Fault, Lines, OFFLOAD_KEYS, Table};
+use super::{BATCHING_KEYS, Fault, Lines, METRICS_KEYS, OFFLOAD_KEYS, Table};
 use crate::wanted::{Place, expect};
 
 pub(super) fn batching(
@@ -36,5 +36,16 @@ pub(super) fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Resu
             .number("hysteresis_us", expect::HYSTERESIS)?
             .unwrap_or(default.hysteresis_us),
         cores: table.numbers("cores", expect::CORES)?,
+    })
+}
+
+pub(super) fn metrics(
+    table: &DeTable<'_>,
+    at: usize,
+    lines: &mut Lines,
+) -> Result<MetricsSpec, Fault> {
+    let mut table = Table::open(table, at, Place::Metrics, METRICS_KEYS, lines)?;
+    Ok(MetricsSpec {
+        listen: table.text("listen", expect::LISTEN)?,
     })
 }

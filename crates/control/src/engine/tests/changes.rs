@@ -1,10 +1,14 @@
 //! Ports that are added, changed and removed at run time.
 
 use ::port::PortId;
-use api::v1::{PortKind, PortPatch, PortSpec, PortState, Role};
+use api::v1::{
+    PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch, SegmentSpec, WantedState,
+};
 
-use super::world::{World, flood, key, port, to};
+use super::world::{World, asked, flood, key, port, to};
+use crate::command::Condition;
 use crate::engine::Engine;
+use crate::wanted::Change;
 
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
@@ -253,4 +257,130 @@ fn a_port_with_a_driver_is_opened_dialed_and_shown() {
 
     engine.remove_port("up").unwrap();
     assert!(world.supervisor().drivers.is_empty());
+}
+
+/// A whole state out of the one that is wanted.
+fn whole(engine: &Engine, change: impl FnOnce(&mut WantedState)) -> Change {
+    let mut state = engine.wanted().state;
+    change(&mut state);
+    Change::State(Box::new(state))
+}
+
+#[test]
+fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
+    let (world, mut engine) = world();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 255));
+    world.ask(&mut engine, key(2, 3, 255));
+    world.ask(&mut engine, key(0, 1, 2));
+    world.orders();
+    world.removed();
+    let change = whole(&engine, |state| {
+        state.segments.push(SegmentSpec {
+            name: "green".to_owned(),
+            vlan: Some(30),
+        });
+        state.ports.retain(|p| p.name != "vm2");
+        state.ports.push(port("vm3", "green"));
+        state.ports.push(port("vm4", "green"));
+        state.ports[0].weight = 7;
+    });
+    let done = engine.change(&asked(change.clone())).unwrap();
+    assert_eq!(
+        world.orders(),
+        [
+            "remove 2",
+            "set 0 vm0",
+            "add 3 vm3",
+            "add 4 vm4",
+            "program 3"
+        ]
+    );
+    assert_eq!(world.cached(), ["0: 1 > 2", "0: 1 > 255", "1: 2 > 255"]);
+    assert_eq!(world.removed(), ["2: 3 > 255"]);
+    assert_eq!(engine.wanted(), done);
+    assert_eq!(world.saved().wanted, done.state);
+
+    let again = engine.change(&asked(change)).unwrap();
+    assert_eq!(again.version, done.version);
+    assert_eq!(world.orders(), [""; 0], "idempotent");
+}
+
+/// Also those that would have gone keep their numbers, flows and connections.
+#[test]
+fn a_whole_state_that_cannot_be_had_changes_nothing() {
+    let (world, mut engine) = world();
+    // The switch has done by then what it was told at the start.
+    engine.status().unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(1, 2, 1));
+    world.removed();
+    let before = (engine.wanted(), world.saved().ports);
+    world.supervisor().taken.insert("vm3.sock".to_owned());
+    let change = whole(&engine, |state| {
+        state.ports.clear();
+        state.ports.push(port("vm2", "blue"));
+        state.ports.push(port("vm3", "blue"));
+    });
+    let problem = engine.change(&asked(change)).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("socket"));
+    assert_eq!(world.orders(), [""; 0], "not even for a moment");
+    assert_eq!(world.removed(), [""; 0]);
+    assert_eq!((engine.wanted(), world.saved().ports), before);
+    assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
+
+    let mut tap = PortSpec::new("tap0", PortKind::Tap);
+    tap.segment = Some("blue".to_owned());
+    world.supervisor().taken.insert("tap0".to_owned());
+    let change = whole(&engine, |state| {
+        state.ports = vec![port("vm2", "blue"), tap]
+    });
+    let problem = engine.change(&asked(change)).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("interface"));
+    assert_eq!(world.orders(), [""; 0]);
+    assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
+    assert_eq!(engine.wanted(), before.0);
+}
+
+#[test]
+fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
+    let (world, mut engine) = world();
+    let change = whole(&engine, |state| drop(state.ports.pop()));
+    let before = engine.wanted();
+    let mut request = asked(change);
+    request.dry_run = true;
+    let dry = engine.change(&request).unwrap();
+    assert_eq!((dry.state.ports.len(), &dry.version), (1, &before.version));
+    assert_eq!(engine.wanted(), before);
+    request.dry_run = false;
+    request.condition = Condition::OneOf(vec!["0".repeat(16)]);
+    let problem = engine.change(&request).unwrap_err();
+    assert_eq!(problem.status, 412);
+    assert_eq!(engine.wanted(), before);
+    assert_eq!(world.orders(), [""; 0]);
+    request.condition = Condition::OneOf(vec![before.version]);
+    engine.change(&request).unwrap();
+    assert_eq!(world.orders(), ["remove 1", "program 2"]);
+}
+
+#[test]
+fn a_segment_gets_another_tag_under_running_ports() {
+    let (world, mut engine) = world();
+    let mut trunk = port("up", "blue");
+    (trunk.segment, trunk.trunk) = (None, Some(vec!["blue".to_owned(), "red".to_owned()]));
+    engine.add_port(trunk).unwrap();
+    world.ask(&mut engine, key(2, 3, 255).with_vlan(Some(10)));
+    world.ask(&mut engine, key(0, 1, 3));
+    world.ask(&mut engine, key(1, 2, 255));
+    world.orders();
+    world.removed();
+    let patch = SegmentPatch {
+        vlan: Some(Some(77)),
+    };
+    let change = Change::SetSegment("blue".to_owned(), patch);
+    engine.change(&asked(change)).unwrap();
+    assert_eq!(world.orders(), ["program 3"]);
+    // What goes to the trunk or comes from it has the old tag.
+    assert_eq!(world.cached(), ["1: 2 > 255"]);
 }

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use channel::supervision::Tell;
 use tokio::time::timeout;
 
-use super::world::{World, key, port};
+use super::world::{World, asked, key, port};
 use crate::command::{EngineHandle, engine_channel};
 use crate::engine::Engine;
+use crate::wanted::Change;
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -71,7 +72,8 @@ fn an_order_without_an_answer_makes_control_start_over() {
     let (world, engine) = world();
     let (done, problem) = serve(engine, async |handle| {
         world.switch().silent = true;
-        handle.add_port(port("vm2", "blue")).await.unwrap_err()
+        let change = Change::AddPort(port("vm2", "blue"));
+        handle.change(asked(change)).await.unwrap_err()
     });
     assert_eq!(problem.status, 503);
     assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);

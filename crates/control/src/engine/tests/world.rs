@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::v1::{PortSpec, SegmentSpec, WantedState};
+use api::v1::{PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
@@ -24,7 +24,9 @@ use port::PortId;
 use wire::MacAddr;
 use wire::flow::FlowKey;
 
+use crate::command::{Condition, Request as AskedFor, Wanted};
 use crate::engine::{Engine, Saved};
+use crate::wanted::Change;
 
 /// How long the engine waits for a peer in these tests.
 pub(super) const PATIENCE: Duration = Duration::from_millis(150);
@@ -646,5 +648,40 @@ pub(super) fn to(port: u32) -> Action {
 pub(super) fn flood(segment: u16) -> Action {
     Action::Flood {
         segment: SegmentId(segment),
+    }
+}
+
+/// Changes one by one.
+impl Engine {
+    fn change_to(&mut self, change: Change) -> Result<Wanted, Problem> {
+        self.change(&asked(change))
+    }
+
+    pub(super) fn add_port(&mut self, spec: PortSpec) -> Result<PortStatus, Problem> {
+        let wanted = self.change_to(Change::AddPort(spec))?;
+        Ok(wanted.port.unwrap())
+    }
+
+    pub(super) fn set_port(
+        &mut self,
+        name: &str,
+        patch: &PortPatch,
+    ) -> Result<PortStatus, Problem> {
+        let change = Change::SetPort(name.to_owned(), patch.clone());
+        Ok(self.change_to(change)?.port.unwrap())
+    }
+
+    pub(super) fn remove_port(&mut self, name: &str) -> Result<(), Problem> {
+        self.change_to(Change::RemovePort(name.to_owned()))
+            .map(drop)
+    }
+}
+
+/// A change without a condition.
+pub(super) fn asked(change: Change) -> AskedFor {
+    AskedFor {
+        change,
+        condition: Condition::Any,
+        dry_run: false,
     }
 }

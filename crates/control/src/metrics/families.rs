@@ -1,0 +1,298 @@
+//! Which metrics there are.
+
+use api::v1::{PortState, PortStatus, ProcessState};
+use port::REASONS;
+
+use super::text::{Kind, Page};
+use super::{Facts, PortFacts};
+
+/// All states that a port can be in.
+const STATES: [PortState; 7] = [
+    PortState::Starting,
+    PortState::Waiting,
+    PortState::Dialing,
+    PortState::Connected,
+    PortState::Up,
+    PortState::Faulted,
+    PortState::Unknown,
+];
+
+/// Writes all families.
+pub(super) fn write(facts: &Facts, page: &mut Page) {
+    host(facts, page);
+    processes(facts, page);
+    switch(facts, page);
+    counters(facts, page);
+    work(facts, page);
+    ports(facts, page);
+    queues(facts, page);
+    drivers(facts, page);
+}
+
+fn host(facts: &Facts, page: &mut Page) {
+    let status = &facts.status;
+    let help = "Always 1; the version is that of control, the name that of the switch.";
+    let labels = [("version", &*status.version), ("name", &*status.name)];
+    page.family(Kind::Gauge, "lasthop_build_info", help)
+        .sample(&labels, 1);
+    let help = "Seconds since lasthop run started.";
+    page.family(Kind::Gauge, "lasthop_uptime_seconds", help)
+        .sample(&[], status.uptime_seconds);
+    let help = "Ports in a segment, trunk ports too.";
+    let mut family = page.family(Kind::Gauge, "lasthop_segment_ports", help);
+    for segment in &status.segments {
+        family.sample(&[("segment", &segment.name)], segment.ports.len());
+    }
+}
+
+fn processes(facts: &Facts, page: &mut Page) {
+    let all = &facts.status.processes;
+    let mut family = page.family(Kind::Gauge, "lasthop_process_up", "Whether a process runs.");
+    for process in all {
+        let up = process.state == ProcessState::Running;
+        family.sample(&[("process", &process.name)], u8::from(up));
+    }
+    let help = "How often a process was started again.";
+    let mut family = page.family(Kind::Counter, "lasthop_process_restarts", help);
+    for process in all {
+        family.sample(&[("process", &process.name)], process.restarts);
+    }
+    let help = "Seconds since a process was started last.";
+    let mut family = page.family(Kind::Gauge, "lasthop_process_uptime_seconds", help);
+    for process in all {
+        family.sample(&[("process", &process.name)], process.uptime_seconds);
+    }
+}
+
+fn switch(facts: &Facts, page: &mut Page) {
+    let (switch, figures) = (&facts.status.switch, &facts.figures);
+    for (name, help, value) in [
+        (
+            "lasthop_switch_epoch",
+            "The epoch of the policy that the switch executes.",
+            switch.epoch,
+        ),
+        (
+            "lasthop_switch_workers",
+            "Threads that forward.",
+            switch.workers.into(),
+        ),
+        (
+            "lasthop_switch_helpers",
+            "Threads that help workers while their cores idle.",
+            switch.helpers.into(),
+        ),
+        (
+            "lasthop_flow_cache_flows",
+            "Flows in the caches of all workers.",
+            figures.flows,
+        ),
+        (
+            "lasthop_upcall_waiting_frames",
+            "Frames that wait for a decision of control now.",
+            figures.parked,
+        ),
+        (
+            "lasthop_stations",
+            "Addresses that were learned.",
+            facts.stations,
+        ),
+    ] {
+        page.family(Kind::Gauge, name, help).sample(&[], value);
+    }
+    for (name, help, value) in [
+        (
+            "lasthop_flow_cache_hits",
+            "Frames that found a flow, since the switch started.",
+            figures.hits,
+        ),
+        (
+            "lasthop_flow_cache_misses",
+            "Frames that found none, since the switch started.",
+            figures.misses,
+        ),
+        (
+            "lasthop_upcalls",
+            "Questions to control, since the switch started.",
+            figures.upcalls,
+        ),
+        (
+            "lasthop_control_upcalls",
+            "Questions that control has answered, since it started.",
+            switch.upcalls,
+        ),
+        (
+            "lasthop_helped_frames",
+            "Frames that helpers have served, since the switch started.",
+            figures.helped,
+        ),
+    ] {
+        page.family(Kind::Counter, name, help).sample(&[], value);
+    }
+}
+
+/// Every port with what is counted at it.
+fn each(facts: &Facts) -> impl Iterator<Item = (&PortStatus, &PortFacts)> {
+    facts.status.ports.iter().zip(&facts.ports)
+}
+
+fn counters(facts: &Facts, page: &mut Page) {
+    type Value = fn(&PortFacts) -> u64;
+    let families: [(&str, &str, Value); 6] = [
+        (
+            "lasthop_port_received_frames",
+            "Frames that the switch took from the port's guest; a segmentation-offload frame counts once.",
+            |p| p.counts.from_guest.packets,
+        ),
+        (
+            "lasthop_port_received_bytes",
+            "Bytes of those, without the virtio-net header.",
+            |p| p.counts.from_guest.bytes,
+        ),
+        (
+            "lasthop_port_sent_frames",
+            "Frames that the port's guest was given.",
+            |p| p.counts.to_guest.packets,
+        ),
+        ("lasthop_port_sent_bytes", "Bytes of those.", |p| {
+            p.counts.to_guest.bytes
+        }),
+        (
+            "lasthop_port_masked_batches",
+            "Batches that found the port without a buffer for so long that it was not tried.",
+            |p| p.counts.masked,
+        ),
+        (
+            "lasthop_port_connections",
+            "Connections of VMMs or drivers so far.",
+            |p| p.state.as_ref().map_or(0, |state| state.connections),
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Counter, name, help);
+        for (port, counted) in each(facts) {
+            family.sample(&[("port", &port.name)], value(counted));
+        }
+    }
+    let help = "Frames dropped, at the port that is the cause: the sender or the receiver.";
+    let mut family = page.family(Kind::Counter, "lasthop_port_dropped_frames", help);
+    for (port, counted) in each(facts) {
+        for reason in REASONS {
+            let labels = [("port", &*port.name), ("reason", reason.name())];
+            family.sample(&labels, counted.counts.dropped(*reason));
+        }
+    }
+}
+
+fn work(facts: &Facts, page: &mut Page) {
+    let stages = |counted: &PortFacts| {
+        let ticks = counted.counts.ticks;
+        [("switching", ticks.switching), ("copying", ticks.copying)]
+    };
+    let help = "Cycles of the switch's counter for frames from a port's guest (switching) and to it (copying).";
+    let mut family = page.family(Kind::Counter, "lasthop_port_processor_cycles", help);
+    for (port, counted) in each(facts) {
+        for (stage, ticks) in stages(counted) {
+            family.sample(&[("port", &port.name), ("stage", stage)], ticks);
+        }
+    }
+    // Seconds would not be a counter: how many cycles make one becomes known more and more exactly.
+    if let Some(rate) = facts.ticks_per_second {
+        let help = "Cycles of that counter in a second.";
+        page.family(Kind::Gauge, "lasthop_processor_cycles_per_second", help)
+            .sample(&[], rate);
+    }
+}
+
+fn ports(facts: &Facts, page: &mut Page) {
+    let mut family = page.family(Kind::Gauge, "lasthop_port_info", "Always 1.");
+    for port in &facts.status.ports {
+        let labels = [
+            ("port", &*port.name),
+            ("kind", port.kind.as_str()),
+            ("segment", port.segment.as_deref().unwrap_or_default()),
+            ("interface", port.interface.as_deref().unwrap_or_default()),
+        ];
+        family.sample(&labels, 1);
+    }
+    let help = "1 for the state that a port is in, 0 for the others.";
+    let mut family = page.family(Kind::Gauge, "lasthop_port_state", help);
+    for port in &facts.status.ports {
+        for state in STATES {
+            let labels = [("port", &*port.name), ("state", state.as_str())];
+            family.sample(&labels, u8::from(port.state == state));
+        }
+    }
+    type Value = fn(&PortStatus) -> u64;
+    let families: [(&str, &str, Value); 4] = [
+        (
+            "lasthop_port_queue_pairs",
+            "Queue pairs that carry frames.",
+            |p| p.queue_pairs.into(),
+        ),
+        (
+            "lasthop_port_memory_bytes",
+            "Guest memory that the switch maps.",
+            |p| p.memory_bytes,
+        ),
+        (
+            "lasthop_port_weight",
+            "The port's part of the switch's time.",
+            |p| p.weight.into(),
+        ),
+        (
+            "lasthop_port_faulted_queues",
+            "Queues that were stopped for what the guest did.",
+            |p| p.queue_faults.len() as u64,
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Gauge, name, help);
+        for port in &facts.status.ports {
+            family.sample(&[("port", &port.name)], value(port));
+        }
+    }
+}
+
+fn queues(facts: &Facts, page: &mut Page) {
+    let help = "Whether a queue carries frames; even queues carry them to the guest.";
+    let mut family = page.family(Kind::Gauge, "lasthop_queue_running", help);
+    for (port, counted) in each(facts) {
+        let queues = counted.state.iter().flat_map(|state| &state.queues);
+        for queue in queues {
+            let index = queue.index.to_string();
+            let running = queue.enabled && queue.fault.is_none();
+            let labels = [("port", &*port.name), ("queue", &*index)];
+            family.sample(&labels, u8::from(running));
+        }
+    }
+}
+
+fn drivers(facts: &Facts, page: &mut Page) {
+    type Value = fn(&api::v1::DriverStatus) -> u64;
+    let families: [(&str, &str, Value); 3] = [
+        (
+            "lasthop_driver_restarts",
+            "How often a port's driver was started again.",
+            |d| d.restarts,
+        ),
+        (
+            "lasthop_driver_refused_frames",
+            "Frames that the interface did not take: it is down, full, or they are too long for it.",
+            |d| d.refused_by_interface,
+        ),
+        (
+            "lasthop_driver_oversized_frames",
+            "Frames of the interface that were too long for a buffer.",
+            |d| d.too_long,
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Counter, name, help);
+        for port in &facts.status.ports {
+            if let Some(driver) = &port.driver_process {
+                family.sample(&[("port", &port.name)], value(driver));
+            }
+        }
+    }
+}

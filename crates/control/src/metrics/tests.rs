@@ -1,0 +1,165 @@
+//! What is exposed, and what the dashboard asks for.
+
+use api::v1::{
+    DriverStatus, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
+    SegmentStatus, StatusDocument,
+};
+use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures};
+use port::counters::{PortCounts, Ticks, Traffic};
+use port::{PortId, REASONS};
+use serde_json::Value;
+use testkit::metrics::Metrics;
+
+use super::*;
+
+fn facts() -> Facts {
+    let mut tap = PortStatus::new(&PortSpec::new("t0", PortKind::Tap), State::Up);
+    tap.driver_process = Some(DriverStatus {
+        restarts: 3,
+        refused_by_interface: 4,
+        ..DriverStatus::default()
+    });
+    let vm1 = PortStatus::new(&PortSpec::vhost_user("vm1", "vm1.sock"), State::Faulted);
+    let state = |id: u32, name: &str| PortState {
+        config: PortConfig {
+            id: PortId(id),
+            name: name.to_owned(),
+            socket: String::new(),
+            role: Role::Server,
+            queues: 1,
+            mtu: None,
+            weight: 100,
+            mac: None,
+        },
+        phase: PortPhase::Up,
+        reason: None,
+        features: 0,
+        protocol_features: 0,
+        memory: 0,
+        queues: vec![QueueState {
+            index: 1,
+            size: 256,
+            enabled: true,
+            fault: None,
+        }],
+        connections: 2,
+    };
+    let counts = PortCounts {
+        from_guest: Traffic {
+            packets: 10,
+            bytes: 600,
+        },
+        drops: (1..=REASONS.len() as u64).collect(),
+        ticks: Ticks {
+            switching: 5_000,
+            copying: 10_000,
+        },
+        ..PortCounts::default()
+    };
+    let counted = |id, name| PortFacts {
+        counts: counts.clone(),
+        state: Some(state(id, name)),
+    };
+    Facts {
+        status: StatusDocument {
+            version: "1.0".to_owned(),
+            name: "a".to_owned(),
+            processes: vec![ProcessStatus {
+                name: "switch".to_owned(),
+                state: ProcessState::Restarting,
+                pid: None,
+                uptime_seconds: 0,
+                restarts: 2,
+            }],
+            segments: vec![SegmentStatus {
+                name: "blue".to_owned(),
+                vlan: None,
+                ports: vec!["vm1".to_owned()],
+            }],
+            ports: vec![vm1, tap],
+            ..StatusDocument::default()
+        },
+        figures: SwitchFigures {
+            hits: 7,
+            ..SwitchFigures::default()
+        },
+        ports: vec![counted(0, "vm1"), counted(1, "t0")],
+        ticks_per_second: Some(10_000),
+        stations: 5,
+    }
+}
+
+#[test]
+fn both_formats_keep_their_rules_and_say_the_same() {
+    let plain = Metrics::read(&page(&facts(), Format::Plain)).unwrap();
+    let open = Metrics::read(&page(&facts(), Format::OpenMetrics)).unwrap();
+    assert_eq!(plain.samples, open.samples);
+    for (key, value) in [
+        ("lasthop_build_info{version=\"1.0\",name=\"a\"}", 1.0),
+        ("lasthop_process_up{process=\"switch\"}", 0.0),
+        ("lasthop_process_restarts_total{process=\"switch\"}", 2.0),
+        ("lasthop_flow_cache_hits_total", 7.0),
+        ("lasthop_stations", 5.0),
+        ("lasthop_port_received_frames_total{port=\"vm1\"}", 10.0),
+        ("lasthop_port_received_bytes_total{port=\"t0\"}", 600.0),
+        (
+            "lasthop_port_dropped_frames_total{port=\"vm1\",reason=\"oversize\"}",
+            2.0,
+        ),
+        ("lasthop_processor_cycles_per_second", 10_000.0),
+        (
+            "lasthop_port_processor_cycles_total{port=\"vm1\",stage=\"copying\"}",
+            10_000.0,
+        ),
+        ("lasthop_port_connections_total{port=\"vm1\"}", 2.0),
+        ("lasthop_port_state{port=\"vm1\",state=\"faulted\"}", 1.0),
+        ("lasthop_port_state{port=\"vm1\",state=\"up\"}", 0.0),
+        ("lasthop_queue_running{port=\"vm1\",queue=\"1\"}", 1.0),
+        ("lasthop_driver_restarts_total{port=\"t0\"}", 3.0),
+        ("lasthop_driver_refused_frames_total{port=\"t0\"}", 4.0),
+        ("lasthop_segment_ports{segment=\"blue\"}", 1.0),
+    ] {
+        assert_eq!(plain.samples.get(key), Some(&value), "{key}");
+    }
+}
+
+#[test]
+fn labels_are_escaped_and_an_empty_host_is_a_page() {
+    let mut odd = facts();
+    odd.status.version = "a\\b\"c\nd".to_owned();
+    assert!(page(&odd, Format::Plain).contains(r#"version="a\\b\"c\nd""#));
+    assert!(Metrics::read(&page(&Facts::default(), Format::Plain)).is_ok());
+    assert_eq!(Format::accepted("*/*"), Format::Plain);
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    assert_eq!(Format::accepted(accept), Format::OpenMetrics);
+}
+
+/// Every name in a text that could be one of ours.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+    let names = text.split(word);
+    names.filter(|word| word.starts_with("lasthop_") && *word != "lasthop_")
+}
+
+#[test]
+fn the_dashboard_asks_for_nothing_that_there_is_not() {
+    let text = include_str!("../../../../packaging/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(text).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 8);
+    let page = Metrics::read(&page(&facts(), Format::Plain)).unwrap();
+    let known = page.names();
+    let mut asked = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expr = target["expr"].as_str().unwrap();
+            for name in names(expr) {
+                assert!(known.contains(name), "{name} in {expr}");
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 10);
+    for name in names(include_str!("../../../../README.md")) {
+        assert!(known.contains(name), "{name} in README.md");
+    }
+}

@@ -1,0 +1,126 @@
+//! The two text formats: <https://prometheus.io/docs/instrumenting/exposition_formats/> and OpenMetrics 1.0.
+
+use std::fmt::{Display, Write};
+
+/// Which format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus's own, 0.0.4.
+    #[default]
+    Plain,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a client asks for with its `Accept`.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        match accept.contains("application/openmetrics-text") {
+            true => Self::OpenMetrics,
+            false => Self::Plain,
+        }
+    }
+
+    /// The content type.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Plain => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a family of samples is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It only grows; its samples end in `_total`.
+    Counter,
+    /// It is what it is now.
+    Gauge,
+}
+
+/// The labels of a sample.
+pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A page that is being written.
+pub(super) struct Page {
+    format: Format,
+    text: String,
+}
+
+impl Page {
+    pub(super) fn new(format: Format) -> Self {
+        Self {
+            format,
+            text: String::new(),
+        }
+    }
+
+    /// Starts a family; `name` is without `_total`.
+    pub(super) fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
+        let suffix = match kind {
+            Kind::Counter => "_total",
+            Kind::Gauge => "",
+        };
+        let told = match self.format {
+            Format::Plain => suffix,
+            // There the suffix belongs to the sample.
+            Format::OpenMetrics => "",
+        };
+        let word = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        self.put(format_args!(
+            "# HELP {name}{told} {help}\n# TYPE {name}{told} {word}\n"
+        ));
+        Family {
+            page: self,
+            name,
+            suffix,
+        }
+    }
+
+    fn put(&mut self, what: impl Display) {
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{what}");
+    }
+
+    /// The whole page.
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+/// A family whose samples are being written.
+pub(super) struct Family<'a> {
+    page: &'a mut Page,
+    name: &'static str,
+    suffix: &'static str,
+}
+
+impl Family<'_> {
+    /// One more sample.
+    pub(super) fn sample(&mut self, labels: Labels<'_>, value: impl Display) {
+        let (name, suffix) = (self.name, self.suffix);
+        self.page.put(format_args!("{name}{suffix}"));
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            self.page
+                .put(format_args!("{before}{label}=\"{}\"", escaped(text)));
+        }
+        let after = if labels.is_empty() { "" } else { "}" };
+        self.page.put(format_args!("{after} {value}\n"));
+    }
+}
+
+/// A label's value: backslashes, quotes and ends of lines are escaped.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    text.replace('\n', "\\n")
+}

@@ -1,0 +1,140 @@
+//! The API as an OpenAPI document (3.1), made from the types and the handlers, and committed as `docs/openapi.json`.
+//!
+//! What is served is the committed document. A test says whether it is the one that would be made; `BLESS=1` has it written:
+//! `BLESS=1 cargo test -p lasthop-control openapi`.
+
+use utoipa::OpenApi;
+use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
+
+use super::handlers;
+
+/// As it was made last.
+pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
+
+/// The paths; what they speak of comes with them.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Lasthop",
+        version = "1",
+        description = "The API of a running Lasthop: HTTP and JSON on the unix socket `DIR/api.sock`. It is extended within a major version, \
+                       and never broken: answers may carry fields that are not listed here."
+    ),
+    paths(
+        handlers::status,
+        handlers::wanted,
+        handlers::put_state,
+        handlers::patch_state,
+        handlers::switch,
+        handlers::patch_switch,
+        handlers::segments,
+        handlers::add_segment,
+        handlers::show_segment,
+        handlers::set_segment,
+        handlers::remove_segment,
+        handlers::ports,
+        handlers::add_port,
+        handlers::show_port,
+        handlers::set_port,
+        handlers::remove_port,
+        handlers::stats,
+        handlers::fdb,
+        handlers::metrics,
+        handlers::openapi,
+    ),
+    components(schemas(api::v1::Problem))
+)]
+struct Api;
+
+/// The document as the types and the handlers say it.
+///
+/// # Panics
+/// Never: it has nothing that JSON has not.
+#[must_use]
+pub fn document() -> String {
+    let mut api = Api::openapi();
+    for item in api.paths.paths.values_mut() {
+        let all = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.patch,
+            &mut item.delete,
+        ];
+        for operation in all.into_iter().flatten() {
+            let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem")));
+            let refusal = ResponseBuilder::new()
+                .description("Why it was not done (RFC 9457).")
+                .content("application/problem+json", problem.build());
+            let all = &mut operation.responses.responses;
+            all.insert("default".to_owned(), refusal.build().into());
+        }
+    }
+    let mut text = api.to_pretty_json().expect("a document of ours");
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_committed_document_is_the_one_that_is_made() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        if std::env::var_os("BLESS").is_some() {
+            return std::fs::write(path, document()).unwrap();
+        }
+        let bless = "BLESS=1 cargo test -p lasthop-control openapi";
+        assert!(
+            document() == COMMITTED,
+            "docs/openapi.json is not up to date: {bless}"
+        );
+    }
+
+    /// Every path of the table in `server.rs` is described, and no other.
+    #[test]
+    fn every_path_and_method_is_there() {
+        let table = include_str!("../server.rs").lines();
+        let rows = table.filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
+        let mut table: Vec<String> = rows
+            .map(|(row, _)| row.split('?').next().unwrap_or(row).to_owned())
+            .collect();
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let paths = document["paths"].as_object().unwrap();
+        let methods = |(path, item): (&String, &Value)| {
+            let methods = item.as_object().unwrap().keys();
+            let all = methods.map(|method| format!("{} {path}", method.to_uppercase()));
+            all.collect::<Vec<_>>()
+        };
+        let mut described: Vec<String> = paths.iter().flat_map(methods).collect();
+        table.sort();
+        described.sort();
+        assert_eq!(described, table);
+    }
+
+    /// No reference leads nowhere.
+    #[test]
+    fn everything_that_is_named_is_there() {
+        fn names(value: &Value, found: &mut Vec<String>) {
+            match value {
+                Value::Object(map) => map.iter().for_each(|(key, value)| match value {
+                    Value::String(text) if key == "$ref" => found.push(text.clone()),
+                    value => names(value, found),
+                }),
+                Value::Array(all) => all.iter().for_each(|value| names(value, found)),
+                _ => {}
+            }
+        }
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let mut found = Vec::new();
+        names(&document, &mut found);
+        assert!(found.len() > 20);
+        for name in found {
+            let pointer = name.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{name}");
+        }
+    }
+}

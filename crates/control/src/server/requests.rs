@@ -1,0 +1,171 @@
+//! From a request to what is asked for, or to what is wrong with it.
+
+use api::v1::{Problem, ProblemKind};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+
+use super::{BODY_MAX, STATE_MAX};
+use crate::command::Condition;
+
+/// A problem on its way to the client.
+pub(super) struct Failure(Problem);
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = [(CONTENT_TYPE, "application/problem+json")];
+        (status, kind, Json(self.0)).into_response()
+    }
+}
+
+/// What a handler gives back.
+pub(super) type Done<T> = Result<T, Failure>;
+
+/// A request that cannot be read.
+pub(super) fn malformed(detail: impl Into<String>) -> Problem {
+    Problem::new(ProblemKind::Malformed, detail)
+}
+
+/// The name in the path.
+pub(super) fn name(name: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
+    Ok(name)
+}
+
+/// The document in a request's body.
+pub(super) fn document<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, Problem> {
+    let body = body.map_err(|error| unread(&error))?;
+    if !is_json(headers) {
+        let detail = "the content type has to be application/json";
+        return Err(Problem::new(ProblemKind::UnsupportedMedia, detail));
+    }
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let document = serde_path_to_error::deserialize(&mut json).map_err(|error| unfit(&error))?;
+    json.end().map_err(|error| malformed(error.to_string()))?;
+    Ok(document)
+}
+
+/// Says whether the body claims to be JSON; a body without a claim is believed to be.
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return true;
+    };
+    let kind = value.to_str().unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    ["application/json", "application/merge-patch+json"]
+        .iter()
+        .any(|known| kind.eq_ignore_ascii_case(known))
+}
+
+/// A body that did not arrive whole.
+fn unread(error: &BytesRejection) -> Problem {
+    match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let detail =
+                format!("the body may have {BODY_MAX} bytes, that of /v1/state {STATE_MAX}");
+            Problem::new(ProblemKind::TooLarge, detail)
+        }
+        _ => malformed(error.body_text()),
+    }
+}
+
+/// A body that is no JSON (400), or JSON that is not the document that was asked for (422).
+fn unfit(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
+    let detail = error.inner().to_string();
+    if !error.inner().is_data() {
+        return malformed(detail);
+    }
+    let problem = Problem::new(ProblemKind::Invalid, detail);
+    match error.path().to_string().as_str() {
+        "." | "?" => problem,
+        field => problem.with_field(field),
+    }
+}
+
+/// On what condition a change is asked for.
+///
+/// # Errors
+/// 400 for what is no list of entity tags.
+pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
+    let Some(tags) = tags(headers, &IF_MATCH)? else {
+        return Ok(Condition::Any);
+    };
+    let versions = tags.into_iter().filter(|tag| !tag.weak);
+    let versions: Vec<String> = versions.map(|tag| tag.version).collect();
+    match versions.iter().any(|version| version == ANY) {
+        true => Ok(Condition::Any),
+        false => Ok(Condition::OneOf(versions)),
+    }
+}
+
+/// Whether a client has what it asks for already (`If-None-Match`, RFC 9110, 13.1.2).
+///
+/// # Errors
+/// As [`condition`].
+pub(super) fn is_known(headers: &HeaderMap, version: &str) -> Result<bool, Problem> {
+    let tags = tags(headers, &IF_NONE_MATCH)?.unwrap_or_default();
+    let mut versions = tags.iter().map(|tag| tag.version.as_str());
+    Ok(versions.any(|v| v == version || v == ANY))
+}
+
+/// In place of a tag: whichever there is.
+const ANY: &str = "*";
+
+/// An entity tag (RFC 9110, 8.8.3).
+struct Tag {
+    weak: bool,
+    version: String,
+}
+
+/// The tags of a header, if it is there.
+fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Vec<Tag>>, Problem> {
+    let bad = || malformed(format!("{name} has to be * or a list of quoted ETags"));
+    let mut all = Vec::new();
+    for value in headers.get_all(name) {
+        let text = value.to_str().map_err(|_| bad())?;
+        for item in text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+        {
+            all.push(tag(item).ok_or_else(bad)?);
+        }
+    }
+    Ok(headers.contains_key(name).then_some(all))
+}
+
+fn tag(item: &str) -> Option<Tag> {
+    if item == ANY {
+        let version = item.to_owned();
+        return Some(Tag {
+            weak: false,
+            version,
+        });
+    }
+    let (weak, quoted) = match item.strip_prefix("W/") {
+        Some(quoted) => (true, quoted),
+        None => (false, item),
+    };
+    let version = quoted.strip_prefix('"')?.strip_suffix('"')?;
+    let is_plain = !version.contains('"') && version != ANY;
+    is_plain.then(|| Tag {
+        weak,
+        version: version.to_owned(),
+    })
+}

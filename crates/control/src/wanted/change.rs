@@ -1,0 +1,217 @@
+//! Changes of a wanted state. Each makes a new one, or is refused as a whole.
+
+use std::path::Path;
+
+use api::v1::{
+    DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentPatch, SegmentSpec,
+    WantedState,
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Invalid, add_port, check, live, normalise, remove_port, set_port};
+
+/// A change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Everything is wanted as it is here.
+    State(Box<WantedState>),
+    /// Everything, but for what a merge patch (RFC 7396) says.
+    PatchState(Value),
+    /// The switch, but for what a merge patch says.
+    PatchSwitch(Value),
+    /// One more segment.
+    AddSegment(SegmentSpec),
+    /// The segment of this name, but for what the patch says.
+    SetSegment(String, SegmentPatch),
+    /// No such segment any more.
+    RemoveSegment(String),
+    /// One more port; see [`add_port`].
+    AddPort(PortSpec),
+    /// The port of this name, but for what the patch says; see [`set_port`].
+    SetPort(String, PortPatch),
+    /// No such port any more.
+    RemovePort(String),
+}
+
+impl Change {
+    /// The one port that it is about, and that there is afterwards.
+    #[must_use]
+    pub fn port(&self) -> Option<&str> {
+        match self {
+            Self::AddPort(spec) => Some(&spec.name),
+            Self::SetPort(name, _) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// The state after a change, checked and normalised.
+///
+/// # Errors
+/// What is wrong with the change, or with what it would lead to: 404, 409 or 422, as a rule with the field.
+pub fn changed(
+    state: &WantedState,
+    change: &Change,
+    runtime_dir: &Path,
+) -> Result<WantedState, Problem> {
+    let whole = |new| whole(state, new, None, runtime_dir);
+    match change {
+        Change::State(new) => whole((**new).clone()),
+        Change::PatchState(patch) => whole(patched(state, patch)?),
+        Change::PatchSwitch(patch) => {
+            let mut new = state.clone();
+            new.switch = patched(&new.switch, patch)?;
+            self::whole(state, new, Some("switch"), runtime_dir)
+        }
+        Change::AddSegment(spec) => {
+            let mut new = state.clone();
+            new.segments.push(spec.clone());
+            with_segments(new, runtime_dir)
+        }
+        Change::SetSegment(name, patch) => {
+            let mut new = state.clone();
+            let segment = segment(&mut new, name)?;
+            segment.vlan = patch.vlan.unwrap_or(segment.vlan);
+            with_segments(new, runtime_dir)
+        }
+        Change::RemoveSegment(name) => without_segment(state, name),
+        Change::AddPort(spec) => add_port(state, spec.clone(), runtime_dir),
+        Change::SetPort(name, patch) => set_port(state, name, patch, runtime_dir),
+        Change::RemovePort(name) => remove_port(state, name),
+    }
+}
+
+/// A document in place of the whole state, or of the part called `of`.
+fn whole(
+    old: &WantedState,
+    mut new: WantedState,
+    of: Option<&str>,
+    runtime_dir: &Path,
+) -> Result<WantedState, Problem> {
+    let problem = |invalid: Invalid| invalid.to_problem_in(of);
+    check(&new, runtime_dir).map_err(problem)?;
+    live::check(&old.switch, &new.switch).map_err(problem)?;
+    normalise(&mut new);
+    Ok(new)
+}
+
+/// A state with other segments: what is wrong is a segment, or a port that cannot be what it is with them.
+fn with_segments(mut new: WantedState, runtime_dir: &Path) -> Result<WantedState, Problem> {
+    check(&new, runtime_dir).map_err(|invalid| match invalid.place {
+        super::Place::Segment(_) => invalid.to_problem(),
+        super::Place::Port(at) => {
+            let port = new.ports.get(at).map_or("?", |port| &port.name);
+            let detail = format!("port `{port}` needs it otherwise: {invalid}");
+            Problem::conflict("vlan", detail)
+        }
+        _ => invalid.to_problem_in(None),
+    })?;
+    normalise(&mut new);
+    Ok(new)
+}
+
+fn without_segment(state: &WantedState, name: &str) -> Result<WantedState, Problem> {
+    let mut new = state.clone();
+    segment(&mut new, name)?;
+    if name == DEFAULT_SEGMENT {
+        let detail = format!("there always is a segment `{name}`");
+        return Err(Problem::new(ProblemKind::Fixed, detail).with_field("name"));
+    }
+    let mut ports = new.ports.iter();
+    if let Some(port) = ports.find(|port| port.segments().any(|s| s == name)) {
+        let detail = format!("port `{}` is in it", port.name);
+        return Err(Problem::conflict("name", detail));
+    }
+    new.segments.retain(|segment| segment.name != name);
+    Ok(new)
+}
+
+fn segment<'a>(state: &'a mut WantedState, name: &str) -> Result<&'a mut SegmentSpec, Problem> {
+    let found = state.segments.iter_mut().find(|s| s.name == name);
+    found.ok_or_else(|| Problem::no_such_segment(name))
+}
+
+/// A document with a merge patch applied.
+fn patched<T: serde::Serialize + DeserializeOwned>(
+    document: &T,
+    patch: &Value,
+) -> Result<T, Problem> {
+    let mut value =
+        serde_json::to_value(document).map_err(|error| Problem::internal(error.to_string()))?;
+    merge(&mut value, patch);
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let problem = Problem::new(ProblemKind::Invalid, error.inner().to_string());
+        match error.path().to_string().as_str() {
+            "." | "?" => problem,
+            field => problem.with_field(field),
+        }
+    })
+}
+
+/// RFC 7396, 2. How deep a patch can go is bounded by the parser that read it.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let Value::Object(target) = target else {
+        return;
+    };
+    for (key, value) in patch {
+        match value {
+            Value::Null => {
+                target.remove(key);
+            }
+            _ => merge(target.entry(key.clone()).or_insert(Value::Null), value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// RFC 7396, appendix A.
+    #[test]
+    fn merge_patches_are_those_of_the_rfc() {
+        for (original, patch, result) in [
+            (json!({"a":"b"}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":"b"}), json!({"b":"c"}), json!({"a":"b","b":"c"})),
+            (json!({"a":"b"}), json!({"a":null}), json!({})),
+            (
+                json!({"a":"b","b":"c"}),
+                json!({"a":null}),
+                json!({"b":"c"}),
+            ),
+            (json!({"a":["b"]}), json!({"a":"c"}), json!({"a":"c"})),
+            (json!({"a":"c"}), json!({"a":["b"]}), json!({"a":["b"]})),
+            (
+                json!({"a":{"b":"c"}}),
+                json!({"a":{"b":"d","c":null}}),
+                json!({"a":{"b":"d"}}),
+            ),
+            (json!({"a":[{"b":"c"}]}), json!({"a":[1]}), json!({"a":[1]})),
+            (json!(["a", "b"]), json!(["c", "d"]), json!(["c", "d"])),
+            (json!({"a":"b"}), json!(["c"]), json!(["c"])),
+            (json!({"a":"foo"}), json!(null), json!(null)),
+            (json!({"a":"foo"}), json!("bar"), json!("bar")),
+            (json!({"e":null}), json!({"a":1}), json!({"e":null,"a":1})),
+            (json!([1, 2]), json!({"a":"b","c":null}), json!({"a":"b"})),
+            (
+                json!({}),
+                json!({"a":{"bb":{"ccc":null}}}),
+                json!({"a":{"bb":{}}}),
+            ),
+        ] {
+            let mut target = original.clone();
+            merge(&mut target, &patch);
+            assert_eq!(target, result, "{original} and {patch}");
+        }
+    }
+}

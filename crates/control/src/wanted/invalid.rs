@@ -1,0 +1,156 @@
+//! What is wrong with a wanted state, and where.
+
+use std::fmt;
+
+use api::v1::{Problem, ProblemKind};
+
+/// What is expected of each key, in words; the same for a wrong type and a wrong value.
+pub(crate) mod expect {
+    pub(crate) const NAME: &str = "a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -";
+    pub(crate) const POLL: &str = "\"adaptive\" or \"always\"";
+    pub(crate) const WORKERS: &str = "an integer from 1 to 64 or \"auto\"";
+    pub(crate) const BATCHING: &str = "the table [switch.batching]";
+    pub(crate) const SWITCH_ON: &str = "true or false";
+    pub(crate) const PERIOD: &str = "an integer from 1 to 10000";
+    pub(crate) const THRESHOLD: &str = "an integer from 1 to 1024";
+    pub(crate) const GUEST_STATE: &str = "\"auto\", \"bpf\", \"proc\" or \"off\"";
+    pub(crate) const VCPU_THREADS: &str = "a pattern of 1 to 64 characters like \"CPU */KVM\"";
+    pub(crate) const COPY_ENGINE: &str = "\"cpu\", \"thread\", \"dsa\" or \"auto\"";
+    pub(crate) const OFFLOAD: &str = "the table [switch.offload]";
+    pub(crate) const ENABLED: &str = "true, false or \"auto\"";
+    pub(crate) const MARK: &str = "an integer from 1 to 1024";
+    pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
+    pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
+    pub(crate) const LISTEN: &str = "an address of this host itself with a port like \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
+    pub(crate) const VLAN: &str = "an integer from 1 to 4094";
+    pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
+    pub(crate) const DRIVER: &str = "\"tap\", \"packet\", \"xdp\" or \"auto\"";
+    pub(crate) const INTERFACE: &str =
+        "the name of an interface: 1 to 15 characters without blanks, \"/\", \":\" and \"%\"";
+    pub(crate) const ADDRESS: &str = "an address with its prefix length like \"10.0.0.1/24\"";
+    pub(crate) const NETNS: &str = "the name or the path of a network namespace";
+    pub(crate) const SOCKET: &str = "the path of a socket";
+    pub(crate) const ROLE: &str = "\"server\" or \"client\"";
+    pub(crate) const QUEUES: &str = "an integer from 1 to 64";
+    pub(crate) const SEGMENT: &str = "the name of a segment";
+    pub(crate) const TRUNK: &str = "an array of names of segments";
+    pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
+    pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
+    pub(crate) const MTU: &str = "an integer from 68 to 9216";
+}
+
+/// Where in a wanted state something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// At the top of the document.
+    Top,
+    /// The switch.
+    Switch,
+    /// The switch's batching of notifications.
+    Batching,
+    /// Its table about helpers.
+    Offload,
+    /// The metrics.
+    Metrics,
+    /// The segment with this index.
+    Segment(usize),
+    /// The port with this index.
+    Port(usize),
+}
+
+impl Place {
+    /// Where it is in the API's documents, like `ports[2].queues`.
+    pub(crate) fn path(self, key: &str, item: Option<usize>) -> String {
+        let table = match self {
+            Self::Top => String::new(),
+            Self::Switch => "switch.".to_owned(),
+            Self::Batching => "switch.batching.".to_owned(),
+            Self::Offload => "switch.offload.".to_owned(),
+            Self::Metrics => "metrics.".to_owned(),
+            Self::Segment(at) => format!("segments[{at}]."),
+            Self::Port(at) => format!("ports[{at}]."),
+        };
+        let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
+        format!("{table}{key}{item}")
+    }
+
+    /// The whole key as the configuration spells it, like `port.queues`.
+    pub(crate) fn key(self, key: &str) -> String {
+        let table = match self {
+            Self::Top => return key.to_owned(),
+            Self::Switch => "switch",
+            Self::Batching => "switch.batching",
+            Self::Offload => "switch.offload",
+            Self::Metrics => "metrics",
+            Self::Segment(_) => "segment",
+            Self::Port(_) => "port",
+        };
+        if key.is_empty() {
+            table.to_owned()
+        } else {
+            format!("{table}.{key}")
+        }
+    }
+}
+
+/// The first thing that is wrong with a wanted state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// In what it is.
+    pub place: Place,
+    /// The key there, as the configuration and the API spell it.
+    pub key: &'static str,
+    /// The element, where the key's value is a list.
+    pub item: Option<usize>,
+    /// What may be there.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+    /// Why it is wrong.
+    pub why: Why,
+}
+
+/// Why something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It never is right.
+    Wrong,
+    /// It would be right if something else had not taken it.
+    Taken,
+    /// It would be right if Lasthop had been started with it.
+    Fixed,
+}
+
+impl Invalid {
+    /// The same as the answer to a request that asked for it, and that is about nothing else than what is wrong.
+    pub fn to_problem(&self) -> Problem {
+        self.problem().with_field(self.key)
+    }
+
+    /// The same as the answer to a request with a document; `of`: of which part of the wanted state, none for all of it.
+    pub fn to_problem_in(&self, of: Option<&str>) -> Problem {
+        let path = self.place.path(self.key, self.item);
+        let inner = of.and_then(|of| path.strip_prefix(of)?.strip_prefix('.'));
+        let field = inner.unwrap_or(&path).to_owned();
+        self.problem().with_field(field)
+    }
+
+    fn problem(&self) -> Problem {
+        let kind = match self.why {
+            Why::Wrong => ProblemKind::Invalid,
+            Why::Taken => ProblemKind::Conflict,
+            Why::Fixed => ProblemKind::Fixed,
+        };
+        let detail = format!("expected {}, found {}", self.expected, self.found);
+        Problem::new(kind, detail)
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.place.key(self.key);
+        write!(f, "{key}: expected {}, found {}", self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Invalid {}

@@ -1,0 +1,157 @@
+//! Clients of the API that stall, flood and send garbage take nothing from guests, and only so much memory.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use e2e::lasthop::Lasthop;
+use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::turn;
+use testkit::metrics::Metrics;
+use testkit::packets::{Flow, SequenceChecker};
+use testkit::{FakeGuest, GuestConfig};
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+"#;
+
+/// What control may take for all clients together.
+const MEMORY_KIB: u64 = 16 << 10;
+
+fn connect(lasthop: &Lasthop) -> UnixStream {
+    UnixStream::connect(lasthop.socket("api.sock")).expect("the API listens")
+}
+
+/// Sends something, and reads what comes, if anything does.
+fn poke(lasthop: &Lasthop, bytes: &[u8]) {
+    let mut stream = connect(lasthop);
+    // It may hang up at any time.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+}
+
+/// Everything that a client can do wrong, again and again.
+fn misbehave(lasthop: &Lasthop, seed: u8, end: &AtomicBool) {
+    let noise: Vec<u8> = (0..4096u32)
+        .map(|n| (n as u8).wrapping_mul(31) ^ seed)
+        .collect();
+    let head = |length: usize| {
+        format!("PUT /v1/state HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n")
+    };
+    let deep = "[".repeat(100_000);
+    while !end.load(Relaxed) {
+        poke(lasthop, &noise);
+        poke(lasthop, &[head(noise.len()).as_bytes(), &noise].concat());
+        poke(
+            lasthop,
+            &[head(deep.len()).as_bytes(), deep.as_bytes()].concat(),
+        );
+        poke(lasthop, head(usize::MAX).as_bytes());
+        poke(
+            lasthop,
+            format!("GET /{} HTTP/1.1\r\n", "x".repeat(200_000)).as_bytes(),
+        );
+        poke(
+            lasthop,
+            &b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20),
+        );
+        // Asked for, and never read.
+        let mut deaf = connect(lasthop);
+        let _ = deaf.write_all(&b"GET /v1/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(20));
+    }
+}
+
+/// Ends those who misbehave.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn guests_do_not_notice_them() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let guest = |name: &str, number| {
+        let config = GuestConfig::default().guest(number);
+        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+    };
+    let (mut a, mut b) = (guest("vm1.sock", 1), guest("vm2.sock", 2));
+    introduce(&mut a, &mut b, Flow::v4(1, 2));
+    let control = lasthop.pid("lasthop-control");
+    let held = |lasthop: &Lasthop| {
+        let all = lasthop.footprint().into_iter();
+        let mut control = all.filter(|print| print.name == "lasthop-control");
+        control.next().expect("control runs")
+    };
+    let before = held(&lasthop);
+    let page = |lasthop: &Lasthop| {
+        let mut stream = connect(lasthop);
+        let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(ask).expect("the API listens");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+        Metrics::read(body).expect("a page by the rules")
+    };
+    let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
+    let mut last = page(&lasthop);
+
+    turn.step("a hundred idle clients, and two that do everything wrong");
+    let idle: Vec<UnixStream> = (0..100).map(|_| connect(&lasthop)).collect();
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also when something fails.
+        let _end = Ending(&end);
+        for seed in [1, 2] {
+            let (lasthop, end) = (&lasthop, &end);
+            scope.spawn(move || misbehave(lasthop, seed, end));
+        }
+        for round in 0..5000 {
+            steady.send(&mut a, 100);
+            collect(&mut b, &mut checker);
+            std::thread::sleep(Duration::from_micros(200));
+            if round % 1000 == 0 {
+                // Who behaves is answered all the same, and no counter falls.
+                assert_eq!(lasthop.json(&["status"])["name"], "host1");
+                let now = page(&lasthop);
+                assert_eq!(now.fallen_since(&last), None);
+                last = now;
+            }
+        }
+    });
+    let clean = settle(&mut b, &mut checker, &steady, Duration::from_secs(5));
+    assert!(clean, "of {} frames: {checker:?}", steady.sent());
+    assert_eq!(lasthop.stats().drops(), [].into());
+    let received = "lasthop_port_received_frames_total{port=\"vm1\"}";
+    assert!(page(&lasthop).get(received) >= steady.sent() as f64);
+    let now = held(&lasthop);
+    let grown = now.private_kib.saturating_sub(before.private_kib);
+    turn.step(&format!("control has grown by {grown} KiB"));
+    assert!(grown < MEMORY_KIB, "{before:?} {now:?}");
+    assert!(now.fds <= before.fds + 70, "{before:?} {now:?}");
+    assert_eq!(
+        lasthop.pid("lasthop-control"),
+        control,
+        "control was restarted"
+    );
+    drop((idle, a, b));
+    lasthop.stop();
+    turn.step("done");
+}

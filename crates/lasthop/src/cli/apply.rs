@@ -1,0 +1,203 @@
+//! `lasthop apply` and `lasthop reload`: a file in the place of what is wanted.
+//!
+//! What is there is asked for, the difference shown, and the whole put in its place on the condition that it is still the same: what
+//! somebody else has changed meanwhile is not lost without being seen.
+
+use std::fmt::Write;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use api::v1::WantedState;
+use control::config;
+use control::wanted::{Action, Difference, FieldChange, Step, live};
+use serde_json::{Value, json};
+
+use super::args::How;
+use super::client::Client;
+use super::{Done, Failure, emit, units, upgrade};
+
+/// Where everything that is wanted is.
+const STATE: &str = "/v1/state";
+/// The same, only to look at.
+const DRY_RUN: &str = "/v1/state?dry_run=true";
+
+/// Applies the file with which the Lasthop in this directory was started.
+pub(super) async fn reload(client: &Client, runtime_dir: &Path, how: How) -> Done {
+    let file = upgrade::configuration(runtime_dir)?;
+    apply(client, runtime_dir, file, how).await
+}
+
+/// Applies a file.
+pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, how: How) -> Done {
+    let new = config::load(&file, runtime_dir);
+    let new = new.map_err(|error| Failure::Wrong(error.to_string()))?;
+    let (answer, tag) = client.get_tagged(STATE).await?;
+    let old: WantedState = super::order::read(&answer)?;
+    live::check(&old.switch, &new.switch)
+        .map_err(|fixed| Failure::Wrong(config::error_in(&file, &fixed).to_string()))?;
+    let difference = Difference::between(&old, &new);
+    let apply = !how.dry_run && !difference.is_empty();
+    if !how.output.json {
+        emit(&show(&difference, &Colours::of_terminal()))?;
+    }
+    if !difference.is_empty() {
+        let path = if apply { STATE } else { DRY_RUN };
+        let done = client.put_if(path, tag.as_deref(), &new).await;
+        done.map_err(Failure::unchanged)?;
+    }
+    match how.output.json {
+        true => {
+            let document = json!({"changes": difference.changes, "applied": apply});
+            emit(&format!("{document}\n"))?;
+        }
+        false => emit(&summary(&difference, apply))?,
+    }
+    match how.dry_run && !difference.is_empty() {
+        true => Err(Failure::Differs),
+        false => Ok(()),
+    }
+}
+
+/// The last line.
+fn summary(difference: &Difference, applied: bool) -> String {
+    let changes = units::several(difference.changes.len() as u64, "change");
+    match (difference.is_empty(), applied) {
+        (true, _) => "nothing to change\n".to_owned(),
+        (false, true) => format!("{changes} applied\n"),
+        (false, false) => format!("{changes} to apply\n"),
+    }
+}
+
+/// What is written before and after something, to colour it.
+struct Colours {
+    add: &'static str,
+    remove: &'static str,
+    change: &'static str,
+    end: &'static str,
+}
+
+impl Colours {
+    /// Those of a terminal, where there is one (no-color.org).
+    fn of_terminal() -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        match io::stdout().is_terminal() && !plain {
+            true => Self {
+                add: "\x1b[32m",
+                remove: "\x1b[31m",
+                change: "\x1b[33m",
+                end: "\x1b[0m",
+            },
+            false => Self::NONE,
+        }
+    }
+
+    const NONE: Self = Self {
+        add: "",
+        remove: "",
+        change: "",
+        end: "",
+    };
+}
+
+/// A difference for people, a line for each thing that comes, goes or changes.
+fn show(difference: &Difference, colours: &Colours) -> String {
+    difference
+        .changes
+        .iter()
+        .fold(String::new(), |mut text, step| {
+            let (colour, sign) = match step.action {
+                Action::Add => (colours.add, '+'),
+                Action::Remove => (colours.remove, '-'),
+                Action::Change => (colours.change, '~'),
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{colour}{sign} {}{}", line(step), colours.end);
+            text
+        })
+}
+
+/// What becomes of one thing.
+fn line(step: &Step) -> String {
+    let mut line = step.subject.as_str().to_owned();
+    if let Some(name) = &step.name {
+        let _ = write!(line, " {name}");
+    }
+    let field = |field: &FieldChange| match step.action {
+        Action::Add => format!("{} {}", field.field, value(&field.to)),
+        _ => format!(
+            "{} {} -> {}",
+            field.field,
+            value(&field.from),
+            value(&field.to)
+        ),
+    };
+    let fields: Vec<String> = match step.action {
+        // What it was says the file before, or `lasthop port show`.
+        Action::Remove => Vec::new(),
+        _ => step.fields.iter().map(field).collect(),
+    };
+    if !fields.is_empty() {
+        let _ = write!(line, ": {}", fields.join(", "));
+    }
+    if step.disconnects {
+        line.push_str(" (loses its connection)");
+    }
+    line
+}
+
+/// A value as the configuration would have it, or none.
+fn value(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.escape_debug().to_string(),
+        Value::Array(all) => {
+            let all: Vec<String> = all.iter().map(self::value).collect();
+            all.join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::{PortSpec, SegmentSpec};
+
+    use super::*;
+
+    fn difference() -> Difference {
+        let old = WantedState {
+            ports: vec![
+                PortSpec::vhost_user("vm1", "vm1.sock"),
+                PortSpec::vhost_user("vm2", "vm2.sock"),
+            ],
+            ..WantedState::default()
+        };
+        let mut new = old.clone();
+        new.switch.name = "host2".to_owned();
+        new.segments.push(SegmentSpec {
+            name: "blue".to_owned(),
+            vlan: Some(10),
+        });
+        new.ports.remove(0);
+        new.ports[0].trunk = Some(vec!["blue".to_owned(), "default".to_owned()]);
+        new.ports[0].socket = "other\x1b.sock".to_owned();
+        Difference::between(&old, &new)
+    }
+
+    #[test]
+    fn people_read_a_difference() {
+        let text = "\
+~ switch: name lasthop -> host2
++ segment blue: vlan 10
+- port vm1 (loses its connection)
+~ port vm2: socket vm2.sock -> other\\u{1b}.sock, trunk - -> blue,default (loses its connection)
+";
+        assert_eq!(show(&difference(), &Colours::NONE), text);
+        assert_eq!(summary(&difference(), true), "4 changes applied\n");
+        assert_eq!(summary(&difference(), false), "4 changes to apply\n");
+        assert_eq!(
+            summary(&Difference::default(), false),
+            "nothing to change\n"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! Metrics on the API's socket and on one of their own, whatever happens to the processes behind it.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use running::{Place, Running, eventually, port};
+use rustix::process::Signal;
+use testkit::metrics::Metrics;
+
+const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+
+/// The body of an answer with this status.
+fn body(mut stream: impl Read + Write, ask: &[u8], status: &str) -> String {
+    stream.write_all(ask).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect(&answer);
+    assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{head}");
+    body.to_owned()
+}
+
+fn over_unix(path: &Path) -> Metrics {
+    let page = body(UnixStream::connect(path).unwrap(), ASK, "200");
+    Metrics::read(&page).unwrap()
+}
+
+fn over_tcp(address: &str) -> Metrics {
+    let page = body(TcpStream::connect(address).unwrap(), ASK, "200");
+    Metrics::read(&page).unwrap()
+}
+
+/// An address of this host that nobody has.
+fn free() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+fn config(listen: &str) -> String {
+    let head = format!("[metrics]\nlisten = \"{listen}\"\n[switch]\nname = \"host1\"\n");
+    format!("{head}{}", port("vm1", ""))
+}
+
+fn restarts(metrics: &Metrics, process: &str) -> f64 {
+    metrics.get(&format!(
+        "lasthop_process_restarts_total{{process=\"{process}\"}}"
+    ))
+}
+
+fn write(place: &Place, text: &str) {
+    std::fs::write(place.path("lasthop.toml"), text).unwrap();
+}
+
+#[test]
+fn they_survive_the_processes_and_an_upgrade() {
+    let place = Place::new();
+    let address = free();
+    let mut lasthop = place.start(&config(&address));
+    let first = over_tcp(&address);
+    assert_eq!(
+        first.get("lasthop_port_state{port=\"vm1\",state=\"waiting\"}"),
+        1.0
+    );
+    let version = env!("CARGO_PKG_VERSION");
+    let build = format!("lasthop_build_info{{version=\"{version}\",name=\"host1\"}}");
+    assert_eq!(first.get(&build), 1.0);
+    let same = over_unix(&place.run_dir().join("api.sock"));
+    assert_eq!(same.names(), first.names());
+
+    lasthop.kill_and_wait("control");
+    assert_eq!(restarts(&over_tcp(&address), "control"), 1.0);
+    lasthop.kill_and_wait("switch");
+    let later = over_tcp(&address);
+    assert_eq!(restarts(&later, "switch"), 1.0);
+    lasthop.prints("upgrade");
+    let last = over_tcp(&address);
+    assert_eq!(last.fallen_since(&later), None);
+    nothing_but_metrics(&address);
+    lasthop.end(Signal::TERM);
+    assert!(TcpStream::connect(&address).is_err());
+}
+
+/// Who may connect there may not do more.
+fn nothing_but_metrics(address: &str) {
+    for ask in [
+        &b"GET /v1/status"[..],
+        b"PUT /v1/state",
+        b"DELETE /v1/ports/vm1",
+        b"GET /",
+    ] {
+        let ask = [ask, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"].concat();
+        body(TcpStream::connect(address).unwrap(), &ask, "404");
+    }
+    let ask = b"POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    body(TcpStream::connect(address).unwrap(), ask, "405");
+}
+
+fn reload(lasthop: &Running) -> String {
+    lasthop.prints("reload")
+}
+
+#[test]
+fn the_socket_can_change_while_it_runs() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config("unix:m.sock"));
+    let socket = place.run_dir().join("m.sock");
+    over_unix(&socket);
+    let address = free();
+    write(&place, &config(&address));
+    let told = format!("~ metrics: listen unix:m.sock -> {address}\n1 change applied\n");
+    assert_eq!(reload(&lasthop), told);
+    eventually("the other one is served", || {
+        TcpStream::connect(&address).is_ok()
+    });
+    over_tcp(&address);
+    assert!(!socket.exists());
+
+    // One that is taken changes nothing.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    write(&place, &config(&taken.local_addr().unwrap().to_string()));
+    let refused = lasthop.cli("reload");
+    assert_eq!(refused.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        told.contains("nothing was changed: metrics.listen: 127.0.0.1:"),
+        "{told}"
+    );
+    over_tcp(&address);
+    write(&place, &port("vm1", ""));
+    reload(&lasthop);
+    eventually("nobody listens there", || {
+        TcpStream::connect(&address).is_err()
+    });
+    over_unix(&place.run_dir().join("api.sock"));
+    lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn an_address_that_is_taken_or_not_our_own_is_refused_at_the_start() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (status, told) = place.refuses(&config(&address));
+    assert_eq!(status, Some(2));
+    assert!(
+        told.contains(
+            "lasthop.toml:2:10: metrics.listen: expected an address or a path where a socket"
+        ),
+        "{told}"
+    );
+    let (status, told) = place.refuses(&config("0.0.0.0:9464"));
+    assert_eq!(status, Some(2));
+    assert!(told.contains("found \"0.0.0.0:9464\""), "{told}");
+    assert_eq!(place.left(), [""; 0]);
+}

@@ -1,0 +1,119 @@
+//! `lasthop reload`, and SIGHUP: the file with which Lasthop was started is read again.
+
+#[allow(dead_code, reason = "the other tests of this folder use the rest")]
+mod running;
+
+use running::{Place, Running, eventually, listens, port};
+use rustix::process::Signal;
+
+const SWITCH: &str = "[switch]\nname = \"host1\"\n";
+
+fn config(ports: &[&str]) -> String {
+    let ports: String = ports.iter().map(|name| port(name, "")).collect();
+    format!("{SWITCH}{ports}")
+}
+
+/// Names of the ports that there are.
+fn ports(lasthop: &Running) -> Vec<String> {
+    let list = lasthop.json("port list");
+    let all = list["ports"].as_array().unwrap().iter();
+    all.map(|port| port["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Writes the file with which it was started.
+fn write(place: &Place, text: &str) {
+    std::fs::write(place.path("lasthop.toml"), text).unwrap();
+}
+
+fn said(lasthop: &Running, line: &str) -> usize {
+    lasthop.log().matches(line).count()
+}
+
+#[test]
+fn a_signal_has_the_file_read_again() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(&["vm1", "vm2"]));
+    let (control, switch) = (lasthop.pid("control"), lasthop.pid("switch"));
+    write(&place, &config(&["vm1", "vm3"]));
+    lasthop.signal(Signal::HUP);
+    eventually("vm3 has taken the place of vm2", || {
+        ports(&lasthop) == ["vm1", "vm3"] && said(&lasthop, " reloaded") == 1
+    });
+    let socket = |name: &str| place.run_dir().join(name);
+    assert!(listens(&socket("vm3.sock")) && !socket("vm2.sock").exists());
+    let log = lasthop.log();
+    assert!(log.contains("- port vm2 (loses its connection)\n"), "{log}");
+    assert!(log.contains("+ port vm3: "), "{log}");
+
+    // What is wrong is told, with its place, and changes nothing.
+    write(&place, &format!("{}queues = 0\n", config(&["vm1", "vm2"])));
+    lasthop.signal(Signal::HUP);
+    eventually("it says so", || {
+        said(&lasthop, "not reloaded, nothing was changed") == 1
+    });
+    let file = place.path("lasthop.toml").display().to_string();
+    let log = lasthop.log();
+    let wrong = ":10: port.queues: expected an integer from 1 to 64, found 0";
+    assert!(
+        log.contains(&format!("lasthop: {file}:")) && log.contains(wrong),
+        "{log}"
+    );
+    std::fs::write(socket("vm9.sock"), "precious").unwrap();
+    write(&place, &config(&["vm9"]));
+    lasthop.signal(Signal::HUP);
+    eventually("it says so", || {
+        said(&lasthop, "not reloaded, nothing was changed") == 2
+    });
+    assert!(
+        lasthop
+            .log()
+            .contains("vm9.sock, which exists and is not a socket")
+    );
+    assert_eq!(ports(&lasthop), ["vm1", "vm3"]);
+    assert!(listens(&socket("vm1.sock")) && listens(&socket("vm3.sock")));
+
+    // Many at once are one and one more.
+    write(&place, &config(&["vm4"]));
+    for _ in 0..50 {
+        lasthop.signal(Signal::HUP);
+    }
+    eventually("the last file holds", || ports(&lasthop) == ["vm4"]);
+    assert_eq!(
+        (lasthop.pid("control"), lasthop.pid("switch")),
+        (control, switch)
+    );
+    lasthop.end(Signal::TERM);
+    assert_eq!(place.left(), ["vm9.sock"]);
+}
+
+#[test]
+fn a_command_has_the_file_read_again_also_after_an_upgrade() {
+    let place = Place::new();
+    let mut lasthop = place.start(&config(&["vm1"]));
+    assert_eq!(lasthop.prints("reload"), "nothing to change\n");
+    write(&place, &config(&["vm1", "vm2"]));
+    let dry = lasthop.cli("reload --dry-run");
+    assert_eq!(dry.status.code(), Some(3));
+    assert_eq!(ports(&lasthop), ["vm1"]);
+    let told = lasthop.prints("reload");
+    assert!(told.ends_with("1 change applied\n"), "{told}");
+    assert_eq!(ports(&lasthop), ["vm1", "vm2"]);
+
+    lasthop.prints("upgrade");
+    write(&place, &config(&["vm2"]));
+    assert_eq!(
+        lasthop.prints("reload"),
+        "- port vm1 (loses its connection)\n1 change applied\n"
+    );
+    write(&place, &config(&["vm2", "vm3"]));
+    lasthop.signal(Signal::HUP);
+    eventually("vm3 is there", || ports(&lasthop) == ["vm2", "vm3"]);
+
+    // What was applied is what a new control goes on with.
+    lasthop.kill_and_wait("control");
+    assert_eq!(ports(&lasthop), ["vm2", "vm3"]);
+    let failed = lasthop.cli("apply /nonexistent");
+    assert_eq!(failed.status.code(), Some(2));
+    lasthop.end(Signal::TERM);
+}

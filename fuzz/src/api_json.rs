@@ -1,0 +1,71 @@
+//! The documents of API requests: every one is refused with a field or a reason, or makes a checked and normalised wanted state, which is
+//! the same when it is asked for again.
+
+use std::path::Path;
+
+use api::v1::{PortPatch, PortSpec, SegmentPatch, SegmentSpec, WantedState};
+use control::wanted::{self, Change, Difference};
+use serde::de::DeserializeOwned;
+use serde_json::from_slice;
+
+/// What is wanted before the request.
+const BEFORE: &str = r#"{
+    "segments": [{"name":"blue","vlan":10},{"name":"red"}],
+    "ports": [
+        {"name":"vm1","kind":"vhost-user","socket":"vm1.sock","segment":"blue"},
+        {"name":"vm2","kind":"vhost-user","socket":"vm2.sock","trunk":["blue","red"]},
+        {"name":"t0","kind":"tap","address":"10.0.0.1/24"}
+    ]
+}"#;
+
+/// The first byte says which request it is, the rest is its body.
+pub fn run(data: &[u8]) {
+    let Some((which, body)) = data.split_first() else {
+        return;
+    };
+    let Some(change) = change(*which, body) else {
+        return;
+    };
+    let dir = Path::new("/run/lasthop");
+    let mut before: WantedState = serde_json::from_str(BEFORE).expect("a document");
+    wanted::normalise(&mut before);
+    let after = match wanted::changed(&before, &change, dir) {
+        Ok(after) => after,
+        Err(problem) => {
+            assert!((400..500).contains(&problem.status), "{problem:?}");
+            assert!(!problem.detail.is_empty());
+            return;
+        }
+    };
+    assert!(wanted::check(&after, dir).is_ok(), "a checked state");
+    let mut again = after.clone();
+    wanted::normalise(&mut again);
+    assert_eq!(again, after, "normalised once is normalised");
+    // What the API answers can be put back, and changes nothing.
+    let document = serde_json::to_vec(&after).expect("a document");
+    let read: WantedState = from_slice(&document).expect("what we wrote");
+    let same =
+        wanted::changed(&after, &Change::State(Box::new(read)), dir).expect("what is wanted");
+    assert_eq!(wanted::version(&same), wanted::version(&after));
+    assert!(Difference::between(&same, &after).is_empty());
+    let differs = !Difference::between(&before, &after).is_empty();
+    assert!(!differs || wanted::version(&before) != wanted::version(&after));
+}
+
+fn change(which: u8, body: &[u8]) -> Option<Change> {
+    Some(match which % 9 {
+        0 => Change::State(Box::new(read(body)?)),
+        1 => Change::PatchState(read(body)?),
+        2 => Change::PatchSwitch(read(body)?),
+        3 => Change::AddSegment(read::<SegmentSpec>(body)?),
+        4 => Change::SetSegment("blue".to_owned(), read::<SegmentPatch>(body)?),
+        5 => Change::AddPort(read::<PortSpec>(body)?),
+        6 => Change::SetPort("vm1".to_owned(), read::<PortPatch>(body)?),
+        7 => Change::RemoveSegment(std::str::from_utf8(body).ok()?.to_owned()),
+        _ => Change::RemovePort(std::str::from_utf8(body).ok()?.to_owned()),
+    })
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+    from_slice(body).ok()
+}
