@@ -17,7 +17,7 @@ impl<P: Port> Switch<P> {
     }
 
     /// From now on, some of those who received something last are remembered, for [`Switch::next_served`].
-    pub(crate) fn remember_served(&mut self) {
+    pub fn remember_served(&mut self) {
         self.fabric.served.reserve_exact(SERVED);
     }
 

@@ -160,6 +160,40 @@ fn heard_before_it_sleeps(features: u64) {
 }
 
 #[test]
+fn a_guest_that_was_sent_something_need_not_kick_for_its_answer() {
+    let (workers, _notices) =
+        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
+    workers.first(|worker| worker.switch.remember_served());
+    let vcpus = Arc::new(Told::default());
+    let told = vcpus.clone();
+    let rules = Rules::of(Some(Batching {
+        period_us: PERIOD_US,
+        threshold: 64,
+    }));
+    let (_ram, mut to) = attach_as(&workers, TO, VERSION_1, move || {
+        let mut port = GuestPort::new(None).with_rules(rules);
+        port.watch(Some(told.clone()));
+        port
+    });
+    let (_ram, mut from) = attach(&workers, SENDERS[0], VERSION_1);
+    everything_to_one_port(&workers);
+    send(&mut from);
+    kick(&workers);
+    wait_until("a frame", || to.receive().unwrap().is_some());
+    wait_until("the worker sleeps", || vcpus.listened.load(SeqCst) > 0);
+    workers.first(|_| ());
+    assert!(!send(&mut to), "it runs, and a bell is rung when it sleeps");
+    workers.first(|_| ());
+    workers.first(|_| ());
+    assert_eq!(to.reclaim().unwrap(), 0, "its time is not up, and it runs");
+    vcpus.blocked.store(true, SeqCst);
+    workers.first(|_| ());
+    wait_until("it sleeps, and its answer is taken", || {
+        to.reclaim().unwrap() == 1
+    });
+}
+
+#[test]
 fn a_receiver_that_blocks_before_there_is_a_bell_is_notified() {
     let (workers, _notices) =
         Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
