@@ -256,13 +256,12 @@ impl Worker {
         ring(&self.notices_bell);
     }
 
-    /// Looks at a pair from now on without being asked; `true` if that is new. Not at one that a helper has.
-    fn activate(&mut self, port: PortId, pair: u16) -> bool {
+    /// Looks at a pair from now on without being asked. Not at one that a helper has.
+    fn activate(&mut self, port: PortId, pair: u16) {
         let new = !self.lending.has((port, pair)) && self.active.add(port, pair);
         if new && let Some(guest) = self.switch.port_mut(port) {
             guest.arm(pair, false);
         }
-        new
     }
 
     /// One turn of the loop. `false` when everybody who could ask for something is gone.

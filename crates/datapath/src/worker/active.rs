@@ -87,9 +87,10 @@ impl ActivePairs {
         pair < 64 && pairs.is_some_and(|pairs| pairs & (1 << pair) != 0)
     }
 
-    /// The guest of the pair that was added last has kicked, and need not do so again before.
-    pub(super) fn keep_quiet(&mut self, until: u64) {
-        if let Some(entry) = self.list.last_mut() {
+    /// The guest of a pair that is there has kicked, and need not do so again before.
+    pub(super) fn keep_quiet(&mut self, port: PortId, pair: u16, until: u64) {
+        let of_pair = |entry: &&mut Entry| (entry.port, entry.pair) == (port, pair);
+        if let Some(entry) = self.list.iter_mut().find(of_pair) {
             entry.quiet_until = until;
         }
     }

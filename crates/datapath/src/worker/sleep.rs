@@ -23,9 +23,9 @@ impl Worker {
             guest.rules().quiet_until(nanos(self.started.elapsed()))
         });
         self.held.remove((port, pair));
-        if self.activate(port, pair) {
-            self.active.keep_quiet(quiet.unwrap_or(0));
-        }
+        self.activate(port, pair);
+        // Also where it was looked at before its kick was heard.
+        self.active.keep_quiet(port, pair, quiet.unwrap_or(0));
     }
 
     /// Pairs that nobody looked at, and whose guests were not asked to kick, are looked at when it is time: with frames they are active
