@@ -45,7 +45,7 @@ use crate::experiments::Plan;
 struct Arguments {
     /// What to run; everything but `soak`, `faults` and `chaos` when nothing is named
     experiments: Vec<Experiment>,
-    /// Fewer and shorter samples: a first look in six or seven minutes instead of half an hour
+    /// Fewer and shorter samples: a first look, with three of 0.3 seconds in a row instead of nine of two seconds
     #[arg(long)]
     quick: bool,
     /// How long `soak` and `chaos` run
