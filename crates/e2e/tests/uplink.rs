@@ -754,7 +754,7 @@ fn an_interface_that_cannot_be_had_is_named_before_anything_starts() {
     };
     let line = first.lines().count() + 5;
     let expected =
-        format!(":{line}: port.interface: expected an interface that can be opened, found ");
+        format!(":{line}:13: port.interface: expected an interface that can be opened, found ");
     let mac = "mac = \"02:00:00:00:00:01\"";
     let nowhere =
         at("tap", "t0", mac).replace(&format!("{path}\"\ninterface"), "nowhere\"\ninterface");
