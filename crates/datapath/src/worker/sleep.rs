@@ -143,7 +143,8 @@ impl Worker {
     /// Looks for kicks and messages; sleeps for them when nothing is active, for `late` at most.
     pub(super) fn wait(&mut self, late: Option<Duration>, now: Duration) {
         if !self.active.is_empty() || self.switch.has_to_do() {
-            self.awake += 1;
+            // One that polls for ever never sleeps.
+            self.awake = self.awake.saturating_add(1);
             if self.awake == BUSY {
                 self.held.busy();
                 self.seat.take(None);

@@ -8,13 +8,14 @@ use channel::supervision::{Batching, Poll};
 use datapath::batching::{Activity, Processor, Rules, Vcpus};
 use datapath::guest::GuestPort;
 use datapath::workers::Workers;
+use port::PortId;
 use port::counters::Counters;
 use rustix::event::{EventfdFlags, eventfd};
 use testkit::features::{EVENT_IDX, RING_PACKED, VERSION_1};
 use testkit::net::{NetHeader, NetPair};
 
 use crate::frame;
-use crate::moving::{SENDERS, TO, attach, attach_as, everything_to_one_port};
+use crate::moving::{SENDERS, TO, attach_as, everything_to_one_port};
 
 /// Longer than any test: the clock has no say.
 const PERIOD_US: u32 = 600_000_000;
@@ -99,20 +100,30 @@ fn a_sender_that_runs_is_heard_before_it_sleeps() {
     }
 }
 
-/// A guest at each of two ports; the sender's processor does as `Told`.
-fn scene(features: u64, vcpus: &Arc<Told>) -> (Workers, [NetPair; 2], impl Sized) {
+/// A guest that sends and one that receives; the processor of the one at port `watched` does as `Told`.
+fn scene(
+    watched: PortId,
+    sender_has: u64,
+    vcpus: &Arc<Told>,
+) -> (Workers, [NetPair; 2], impl Sized) {
     let (workers, notices) = Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
-    let (to_ram, to) = attach(&workers, TO, VERSION_1);
-    let told = vcpus.clone();
     let rules = Rules::of(Some(Batching {
         period_us: PERIOD_US,
         threshold: 64,
     }));
-    let (from_ram, from) = attach_as(&workers, SENDERS[0], features, move || {
-        let mut port = GuestPort::new(None).with_rules(rules);
-        port.watch(Some(told.clone()));
-        port
-    });
+    let guest = |id: PortId, features| {
+        let told = vcpus.clone();
+        attach_as(&workers, id, features, move || {
+            let mut port = GuestPort::new(None);
+            if id == watched {
+                port = port.with_rules(rules);
+                port.watch(Some(told.clone()));
+            }
+            port
+        })
+    };
+    let (to_ram, to) = guest(TO, VERSION_1);
+    let (from_ram, from) = guest(SENDERS[0], sender_has);
     everything_to_one_port(&workers);
     (workers, [from, to], (notices, to_ram, from_ram))
 }
@@ -121,7 +132,7 @@ fn scene(features: u64, vcpus: &Arc<Told>) -> (Workers, [NetPair; 2], impl Sized
 fn a_sender_on_a_core_of_its_own_is_asked_to_kick() {
     let vcpus = Arc::new(Told::default());
     vcpus.elsewhere.store(true, SeqCst);
-    let (workers, [mut from, mut to], _kept) = scene(VERSION_1, &vcpus);
+    let (workers, [mut from, mut to], _kept) = scene(SENDERS[0], VERSION_1, &vcpus);
     // Twice: the worker has slept once at least in between.
     for _ in 0..2 {
         wait_until("kicks are wanted", || {
@@ -138,7 +149,7 @@ fn a_sender_on_a_core_of_its_own_is_asked_to_kick() {
 
 fn heard_before_it_sleeps(features: u64) {
     let vcpus = Arc::new(Told::default());
-    let (workers, [mut from, mut to], _kept) = scene(features, &vcpus);
+    let (workers, [mut from, mut to], _kept) = scene(SENDERS[0], features, &vcpus);
     let mut received = || has_received(&mut to);
 
     // As long as it looks by itself, nobody is asked.
@@ -174,22 +185,9 @@ fn heard_before_it_sleeps(features: u64) {
 
 #[test]
 fn a_guest_that_was_sent_something_need_not_kick_for_its_answer() {
-    let (workers, _notices) =
-        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
-    workers.first(|worker| worker.switch.remember_served());
     let vcpus = Arc::new(Told::default());
-    let told = vcpus.clone();
-    let rules = Rules::of(Some(Batching {
-        period_us: PERIOD_US,
-        threshold: 64,
-    }));
-    let (_ram, mut to) = attach_as(&workers, TO, VERSION_1, move || {
-        let mut port = GuestPort::new(None).with_rules(rules);
-        port.watch(Some(told.clone()));
-        port
-    });
-    let (_ram, mut from) = attach(&workers, SENDERS[0], VERSION_1);
-    everything_to_one_port(&workers);
+    let (workers, [mut from, mut to], _kept) = scene(TO, VERSION_1, &vcpus);
+    workers.first(|worker| worker.switch.remember_served());
     send(&mut from);
     kick(&workers);
     wait_until("a frame", || has_received(&mut to));
@@ -208,21 +206,8 @@ fn a_guest_that_was_sent_something_need_not_kick_for_its_answer() {
 
 #[test]
 fn a_receiver_that_blocks_before_there_is_a_bell_is_notified() {
-    let (workers, _notices) =
-        Workers::start(Some(1), Poll::Adaptive, &Counters::heap(), 7).unwrap();
     let vcpus = Arc::new(Told::default());
-    let told = vcpus.clone();
-    let rules = Rules::of(Some(Batching {
-        period_us: PERIOD_US,
-        threshold: 64,
-    }));
-    let (_ram, mut to) = attach_as(&workers, TO, VERSION_1, move || {
-        let mut port = GuestPort::new(None).with_rules(rules);
-        port.watch(Some(told.clone()));
-        port
-    });
-    let (_ram, mut from) = attach(&workers, SENDERS[0], VERSION_1);
-    everything_to_one_port(&workers);
+    let (workers, [mut from, mut to], _kept) = scene(TO, VERSION_1, &vcpus);
     let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let ours = call.try_clone().unwrap();
     workers.on_port(TO, move |port| port.set_call(0, Some(call)));
