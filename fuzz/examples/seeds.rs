@@ -10,7 +10,7 @@ use channel::switching::{
     Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
     StationUse, SwitchFigures,
 };
-use policy::{Action, SegmentId};
+use policy::{Action, LeftOut, SegmentId};
 use port::PortId;
 use serde::Serialize;
 use wire::build::{PacketBuilder, TcpFields};
@@ -585,6 +585,8 @@ fn channel() {
             action,
             segment,
             learned: true,
+            except: Vec::new(),
+            epoch: 0,
         },
     );
     message(
@@ -594,7 +596,9 @@ fn channel() {
             upcall: 1,
             action: Action::Flood {
                 segment: SegmentId(1),
+                left_out: LeftOut::NOBODY,
             },
+            except: vec![PortId(3), PortId(4)],
         },
     );
     let station = Stale::Station {

@@ -320,6 +320,8 @@ impl World {
             action,
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         };
         self.switch.answer(answer, 0);
         assert!(self.switch.go_on(0));

@@ -45,6 +45,11 @@ pub enum Answer {
         /// Control knows the source as a station of the ingress port: it wants to hear of the flow's use, see
         /// [`Order::Stations`](crate::switching::Order::Stations).
         learned: bool,
+        /// Whom a flood leaves out.
+        except: Vec<PortId>,
+        /// The program by which it was decided. If another one runs by now, nothing is cached, and only this upcall is
+        /// answered.
+        epoch: u64,
     },
     /// Execute once for the parked frames, cache nothing.
     Once {
@@ -52,6 +57,8 @@ pub enum Answer {
         upcall: u64,
         /// The decision.
         action: Action,
+        /// Whom a flood leaves out.
+        except: Vec<PortId>,
     },
     /// Forget flows that were installed so far; those that are installed by later answers stay.
     Forget(Stale),

@@ -7,7 +7,7 @@
 //! whatever else answers it. Requests are followed in their order; those that concern all flows take a while, and later
 //! ones may be done before them. A new control process starts with [`Order::Adopt`].
 
-use policy::{Program, SegmentId};
+use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +49,14 @@ pub struct PortConfig {
 pub enum Order {
     /// Send the state over: answered with [`Report::Adopted`], then [`Report::Stations`] of all flows.
     Adopt,
-    /// Replace the forwarding program.
-    Program(Program),
+    /// Replace the forwarding program; done when the flows are forgotten that it may decide otherwise for its access lists.
+    Program {
+        /// The new one.
+        program: Program,
+        /// Flows that may be wrong now. `None`: control does not know what ran before; then all are where access lists are
+        /// asked, or were.
+        outdated: Option<Outdated>,
+    },
     /// Create a port. A server port comes with its listening socket.
     AddPort(PortConfig),
     /// Change what can change under a running guest: MTU and weight.

@@ -301,6 +301,8 @@ impl Engine {
             action,
             segment,
             learned,
+            except: decision.excluded().collect(),
+            epoch: self.program.epoch(),
         });
     }
 

@@ -10,6 +10,7 @@ use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
+use crate::flow_table::LeftOutLists;
 use crate::offload::{self, Fitter};
 use crate::runs::Run;
 use crate::switch::BYTES_PER_LOAD;
@@ -153,7 +154,13 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Does to all frames of a batch what their flows say.
-    pub(crate) fn execute_runs(&mut self, runs: &[Run], batch: &mut Batch, from: PortId) {
+    pub(crate) fn execute_runs(
+        &mut self,
+        runs: &[Run],
+        batch: &mut Batch,
+        from: PortId,
+        left_out: &LeftOutLists,
+    ) {
         for run in runs {
             if self.any_masked && self.drop_masked(run) {
                 continue;
@@ -172,7 +179,7 @@ impl<P: Port> Fabric<P> {
                     offload: *offload,
                     from,
                 };
-                self.execute(run.action, frame);
+                self.execute(run.action, frame, left_out);
             }
         }
     }
@@ -251,22 +258,38 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Does to a frame what its flow says.
-    pub(crate) fn execute(&mut self, action: Action, mut frame: InHand<'_>) {
+    pub(crate) fn execute(
+        &mut self,
+        action: Action,
+        mut frame: InHand<'_>,
+        left_out: &LeftOutLists,
+    ) {
         let priority = strip_tag(frame.headers, &mut frame.offload);
         match action {
             Action::Unicast { port, tag } => self.deliver(port, tag, priority, frame),
-            Action::Flood { segment } => self.flood(segment, priority, frame),
+            Action::Flood {
+                segment,
+                left_out: which,
+            } => self.flood(segment, left_out.get(which), priority, frame),
             Action::Drop(reason) => self.counters.add_drops(frame.from, reason, 1),
         }
     }
 
     #[inline(never)]
-    fn flood(&mut self, segment: SegmentId, priority: VlanTci, frame: InHand<'_>) {
+    fn flood(
+        &mut self,
+        segment: SegmentId,
+        left_out: &[PortId],
+        priority: VlanTci,
+        frame: InHand<'_>,
+    ) {
         let members = self.program.members(segment).len();
         let mut receivers = 0;
         for at in 0..members {
             let member = self.program.members(segment)[at];
-            if member.port != frame.from {
+            let gets_it =
+                member.port != frame.from && left_out.binary_search(&member.port).is_err();
+            if gets_it {
                 receivers += 1;
                 let again = InHand {
                     headers: &mut *frame.headers,

@@ -27,6 +27,7 @@ mod effort;
 mod exact;
 mod flows;
 mod index;
+mod left_out;
 #[cfg(test)]
 mod records;
 mod stations;
@@ -41,13 +42,16 @@ pub use effort::{Effort, PIECE};
 use exact::{Exact, Found};
 use flows::{Flow, Flows, NONE};
 use index::Index;
+pub(crate) use left_out::LeftOutLists;
 use stations::Stations;
 pub use upkeep::Progress;
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;
-/// Different masks at most; control uses a handful.
-const MAX_TUPLES: usize = 16;
+/// Different masks at most.
+const MAX_TUPLES: usize = 128;
+// Those of the rules that were before may have flows for a while.
+const _: () = assert!(MAX_TUPLES > 3 * policy::acl::MAX_MASKS && MAX_TUPLES <= u8::MAX as usize);
 /// Sets in which a flow that may go is looked for when the table is full.
 const SETS_TO_SEARCH: usize = 64;
 
@@ -98,6 +102,7 @@ pub struct FlowTable {
     index: Index,
     flows: Flows,
     stations: Stations,
+    pub(crate) left_out: LeftOutLists,
     /// There while there is more than one tuple.
     exact: Option<Exact>,
     /// The hash of the level that is asked first: of the only mask, or of what all masks count.
@@ -123,6 +128,7 @@ impl FlowTable {
             index: Index::new(flows),
             flows: Flows::new(flows),
             stations: Stations::new(flows, seed),
+            left_out: LeftOutLists::default(),
             exact: None,
             first: MaskedHash::new(&FlowMask::NONE, seed),
             seed,
@@ -300,6 +306,8 @@ impl FlowTable {
             return;
         };
         self.stations.remove(slot, &flow);
+        self.left_out.hold_more(action.left_out());
+        self.left_out.release(flow.action.left_out());
         (flow.action, flow.used) = (action, now as u32);
         (flow.segment, flow.learned) = (origin.segment, origin.learned);
         self.stations.add(slot, &flow);
@@ -310,6 +318,7 @@ impl FlowTable {
     fn add(&mut self, flow: Flow, key: &FlowKey) {
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows += 1;
+        self.left_out.hold_more(flow.action.left_out());
         let high = tuple.hash.is_long().then_some(key.words());
         let every_port = tuple.mask().with_in_port() != *tuple.mask();
         let hash = flow.hash;
@@ -410,6 +419,7 @@ impl FlowTable {
             return;
         };
         self.tuples[usize::from(flow.tuple)].flows -= 1;
+        self.left_out.release(flow.action.left_out());
         self.stations.remove(slot, flow);
         self.index.remove(flow.hash, slot);
         self.flows.remove(slot);

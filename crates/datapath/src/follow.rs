@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
-use policy::{Action, PortId, SegmentId};
+use policy::{Action, Outdated, PortId, Program, SegmentId};
 use port::Port;
 use wire::MacAddr;
 use wire::flow::FlowKey;
@@ -16,14 +16,18 @@ use crate::flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
 use crate::parking::ParkedFrame;
 use crate::switch::Switch;
 
+/// How long frames without a flow stay with their senders when there is no room for them, once flows were forgotten because a
+/// program changed, milliseconds.
+const PATIENCE_MS: u64 = 1000;
+
 /// Something to be done.
 #[derive(Debug)]
 enum Work {
     Answer(Answer),
     /// Forget a station's flows, from a place on.
     Station(SegmentId, MacAddr, usize),
-    /// Forget the flows of ports, in ascending order, from a place on.
-    Ports(Vec<PortId>, usize),
+    /// Forget what is outdated, from a place on.
+    Outdated(Outdated, usize),
     /// Begin an errand of this number.
     Begin(u64, Errand),
 }
@@ -48,15 +52,13 @@ impl ToDo {
     }
 
     /// A port whose flows are to be forgotten, and those that are next: they share a walk through the flows.
-    fn ports_with(&mut self, port: PortId) -> Vec<PortId> {
+    fn ports_with(&mut self, port: PortId) -> Outdated {
         let mut ports = vec![port];
         while let Some(Work::Answer(Answer::Forget(Stale::Port(port)))) = self.works.front() {
             ports.push(*port);
             self.works.pop_front();
         }
-        ports.sort_unstable();
-        ports.dedup();
-        ports
+        Outdated::ports(ports)
     }
 }
 
@@ -73,6 +75,16 @@ impl<P: Port> Switch<P> {
     /// Begins to forget the flows from and to a port.
     pub(crate) fn forget_flows_of(&mut self, port: PortId, now: u64) {
         self.answer(Answer::Forget(Stale::Port(port)), now);
+    }
+
+    /// Replaces the program, and begins to forget flows that it may decide otherwise. Who asks for their flows anew loses
+    /// nothing for a while.
+    pub fn change_program(&mut self, program: Program, outdated: Outdated, now: u64) {
+        self.set_program(program);
+        if !outdated.is_empty() {
+            self.be_patient(now, PATIENCE_MS);
+            self.to_do.works.push_back(Work::Outdated(outdated, 0));
+        }
     }
 
     /// Has an errand run behind everything that is to be done already; it is done when [`Switch::take_finished`]
@@ -100,7 +112,7 @@ impl<P: Port> Switch<P> {
             match work {
                 Work::Answer(answer) => self.follow(answer, now),
                 Work::Station(segment, mac, at) => self.forget_station(segment, mac, at),
-                Work::Ports(ports, at) => self.forget_ports(ports, at),
+                Work::Outdated(flows, at) => self.forget_outdated(flows, at),
                 Work::Begin(ticket, errand) => self.to_do.errands.begin(ticket, errand),
             }
         }
@@ -114,11 +126,11 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    /// The same of a rule for ports.
-    fn forget_ports(&mut self, ports: Vec<PortId>, at: usize) {
+    /// The same of what is outdated.
+    fn forget_outdated(&mut self, flows: Outdated, at: usize) {
         let effort = &mut self.to_do.effort;
-        if let Progress::GoOn(at) = self.flows.forget_ports(&ports, at, effort) {
-            self.to_do.works.push_front(Work::Ports(ports, at));
+        if let Progress::GoOn(at) = self.flows.forget_outdated(&flows, at, effort) {
+            self.to_do.works.push_front(Work::Outdated(flows, at));
         }
     }
 
@@ -131,19 +143,31 @@ impl<P: Port> Switch<P> {
                 action,
                 segment,
                 learned,
+                except,
+                epoch,
             } => {
                 let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
                 let origin = Origin { segment, learned };
                 self.to_do.effort.charge(CHANGE);
+                if epoch != self.program().epoch() {
+                    // It is an answer to what was asked before the program changed, and nothing more.
+                    self.answer_once(upcall, action, except);
+                    return;
+                }
+                let left_out = self.flows.left_out.hold(except);
+                let action = action.leaving_out(left_out);
                 self.flows.install(&key, &mask, action, origin, now);
                 let frames = self.parking.release_covered(upcall, &key, &mask);
                 self.send_on(action, frames);
+                self.flows.left_out.release(left_out);
             }
-            Answer::Once { upcall, action } => {
+            Answer::Once {
+                upcall,
+                action,
+                except,
+            } => {
                 self.to_do.effort.charge(SEEK);
-                if let Some(waiting) = self.parking.release(upcall) {
-                    self.send_on(action, waiting.into_frames().collect());
-                }
+                self.answer_once(Some(upcall), action, except);
             }
             Answer::Forget(Stale::Station { segment, mac }) => {
                 self.to_do.effort.charge(SEEK);
@@ -152,9 +176,20 @@ impl<P: Port> Switch<P> {
             Answer::Forget(Stale::Port(port)) => {
                 self.to_do.effort.charge(SEEK);
                 let ports = self.to_do.ports_with(port);
-                self.forget_ports(ports, 0);
+                self.forget_outdated(ports, 0);
             }
         }
+    }
+
+    /// Answers one question, and remembers nothing.
+    fn answer_once(&mut self, upcall: Option<u64>, action: Action, except: Vec<PortId>) {
+        let Some(waiting) = upcall.and_then(|upcall| self.parking.release(upcall)) else {
+            return;
+        };
+        let left_out = self.flows.left_out.hold(except);
+        let frames = waiting.into_frames().collect();
+        self.send_on(action.leaving_out(left_out), frames);
+        self.flows.left_out.release(left_out);
     }
 
     /// Does with frames that waited what control says.

@@ -292,10 +292,8 @@ impl Process {
             }
             Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
             Order::Check(stations) => return Ok(self.check_flows(number, &stations)),
-            Order::Program(program) => {
-                self.workers
-                    .each(move |w| w.switch.set_program(program.clone()));
-                self.go_on();
+            Order::Program { program, outdated } => {
+                return Ok(self.change_program(number, program, outdated));
             }
             Order::AddPort(config) => self.add_port(config, fds.pop())?,
             Order::SetPort(config) => {

@@ -255,7 +255,9 @@ impl<P: Port> Switch<P> {
     fn carry_out(&mut self, id: PortId, pair: u16) {
         let switching = self.meter.lap();
         self.fabric.expect(&self.runs);
-        self.fabric.execute_runs(&self.runs, &mut self.batch, id);
+        let left_out = &self.flows.left_out;
+        self.fabric
+            .execute_runs(&self.runs, &mut self.batch, id, left_out);
         self.fabric.flush();
         self.batch.clear();
         if let Some(slot) = self.fabric.slot(id) {
@@ -281,7 +283,9 @@ impl<P: Port> Switch<P> {
                 .push(0..1, 0, frame.len() as u32, Offload::default())
         };
         self.decide(from, now, upcalls);
-        self.fabric.execute_runs(&self.runs, &mut self.batch, from);
+        let left_out = &self.flows.left_out;
+        self.fabric
+            .execute_runs(&self.runs, &mut self.batch, from, left_out);
         self.fabric.flush();
         self.fabric.pay(0);
         self.batch.clear();
@@ -475,6 +479,7 @@ impl<P: Port> Switch<P> {
                     offload: frame.offload,
                     from,
                 },
+                &self.flows.left_out,
             );
         }
         self.fabric.flush();

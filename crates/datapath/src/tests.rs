@@ -1,5 +1,6 @@
 //! What needs neither threads nor sockets.
 
+mod access;
 mod batches;
 mod bench;
 mod flow_table;

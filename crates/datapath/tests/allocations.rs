@@ -114,6 +114,8 @@ fn install(switch: &mut Switch<GuestPort>, action: Action) {
             action,
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 1,
         },
         0,
     );
@@ -141,9 +143,7 @@ fn nothing_is_allocated_for_a_frame() {
             port: PortId(2),
             tag: Some(7),
         },
-        Action::Flood {
-            segment: SegmentId(2),
-        },
+        Action::flood(SegmentId(2)),
         Action::Drop(port::DropReason::MacClaim),
     ];
     for base in [0, RING_PACKED, IN_ORDER] {

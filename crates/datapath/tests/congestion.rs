@@ -63,6 +63,8 @@ impl Scene {
                     },
                     segment: None,
                     learned: false,
+                    except: Vec::new(),
+                    epoch: 0,
                 },
                 0,
             );

@@ -63,6 +63,8 @@ impl Bench {
             },
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         };
         switch.answer(answer, 0);
         let copier = Copier::new(&engines, 0);

@@ -119,6 +119,8 @@ fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
             action,
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         },
         0,
     );

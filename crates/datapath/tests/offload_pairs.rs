@@ -223,6 +223,8 @@ impl World {
                 action,
                 segment: None,
                 learned: false,
+                except: Vec::new(),
+                epoch: 0,
             },
             0,
         );

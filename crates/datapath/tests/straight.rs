@@ -42,6 +42,8 @@ fn one_way(counters: Counters) -> Switch<datapath::guest::GuestPort> {
             },
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         },
         0,
     );

@@ -21,14 +21,55 @@ pub enum Action {
         /// The tag that the frame leaves with; `None`: untagged. Replaces the tag it came with.
         tag: Option<u16>,
     },
-    /// Deliver to all ports of the segment but the sender, each with its own tag: see
+    /// Deliver to all ports of the segment but the sender and those that are left out, each with its own tag: see
     /// [`Program::flood`].
     Flood {
         /// The segment.
         segment: SegmentId,
+        /// Whose list of ports is left out.
+        left_out: LeftOut,
     },
     /// Deliver to nobody.
     Drop(DropReason),
+}
+
+/// Names the ports that a flood leaves out, in a table of whoever carries actions out. Who decides says
+/// [`NOBODY`](Self::NOBODY) here, and the ports beside the action: [`Decision::excluded`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct LeftOut(pub u32);
+
+impl LeftOut {
+    /// The flood goes to all others.
+    pub const NOBODY: Self = Self(0);
+}
+
+impl Action {
+    /// A flood to all others in a segment.
+    #[must_use]
+    pub const fn flood(segment: SegmentId) -> Self {
+        Self::Flood {
+            segment,
+            left_out: LeftOut::NOBODY,
+        }
+    }
+
+    /// The same action; a flood leaves these out.
+    #[must_use]
+    pub const fn leaving_out(self, left_out: LeftOut) -> Self {
+        match self {
+            Self::Flood { segment, .. } => Self::Flood { segment, left_out },
+            other => other,
+        }
+    }
+
+    /// Which ports it leaves out.
+    #[must_use]
+    pub const fn left_out(&self) -> LeftOut {
+        match self {
+            Self::Flood { left_out, .. } => *left_out,
+            Self::Unicast { .. } | Self::Drop(_) => LeftOut::NOBODY,
+        }
+    }
 }
 
 /// An [`Action`] and its reasons.
@@ -201,7 +242,7 @@ impl<'p> Asked<'p> {
                 let action = if ruling.allows() { action } else { denied };
                 (action, vec![Receiver { port, ruling }])
             }
-            Action::Flood { segment } => {
+            Action::Flood { segment, .. } => {
                 let (gets_it, said) = self.flooded(program, segment);
                 (if gets_it { action } else { denied }, said)
             }
@@ -256,7 +297,7 @@ fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReaso
 
 /// Where a frame with a good source goes.
 fn forward(program: &Program, fdb: &dyn Lookup, segment: SegmentId, key: &FlowKey) -> Action {
-    let flood = Action::Flood { segment };
+    let flood = Action::flood(segment);
     if key.dmac().is_multicast() {
         return flood;
     }

@@ -26,13 +26,15 @@ pub mod acl;
 mod compile;
 mod decide;
 mod model;
+mod outdated;
 mod program;
 
 #[cfg(test)]
 mod tests;
 
 pub use compile::CompileError;
-pub use decide::{Action, DECISION_MASK, Decision, Lookup, Receiver, decide};
+pub use decide::{Action, DECISION_MASK, Decision, LeftOut, Lookup, Receiver, decide};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
+pub use outdated::Outdated;
 pub use port::{DropReason, PortId};
 pub use program::{Ingress, Member, Program, VlanSegment};

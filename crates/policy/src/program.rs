@@ -52,6 +52,8 @@ pub struct Program {
     pub(crate) segments: Vec<Vec<Member>>,
     /// By port id.
     pub(crate) ports: Vec<Ingress>,
+    /// Segments in which access lists are asked, in ascending order.
+    pub(crate) asked_in: Vec<SegmentId>,
     /// Who decides what is decided asks them; who only executes it does not need them, and they are not sent.
     #[serde(skip)]
     pub(crate) rules: Rules,
@@ -67,9 +69,32 @@ impl Program {
     /// The same program with other access lists, under another epoch. They are shared, not copied.
     #[must_use]
     pub fn with_rules(&self, rules: Rules, epoch: u64) -> Self {
+        let segments = (0..=u16::MAX).map(SegmentId).take(self.segments.len());
         Self {
             epoch,
+            asked_in: segments.filter(|s| !rules.allow_all(*s)).collect(),
             rules,
+            ..self.clone()
+        }
+    }
+
+    /// Whether access lists are asked about frames of a segment: also true of a program that came without them.
+    #[must_use]
+    pub fn asks(&self, segment: SegmentId) -> bool {
+        self.asked_in.binary_search(&segment).is_ok()
+    }
+
+    /// Whether access lists are asked anywhere.
+    #[must_use]
+    pub fn asks_anywhere(&self) -> bool {
+        !self.asked_in.is_empty()
+    }
+
+    /// The program as those get it who only carry it out: without the access lists themselves.
+    #[must_use]
+    pub fn without_rules(&self) -> Self {
+        Self {
+            rules: Rules::default(),
             ..self.clone()
         }
     }

@@ -3,6 +3,7 @@
 mod compile;
 mod decide;
 mod oracle;
+mod outdated;
 
 use std::collections::{HashMap, HashSet};
 

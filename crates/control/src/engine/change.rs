@@ -232,8 +232,11 @@ impl Engine {
             return Ok(());
         }
         let program = Program::compile(&model, epoch + 1).map_err(invalid)?;
-        self.order(Order::Program(program.clone()))?;
         let was_running = self.program.epoch() != 0;
+        self.order(Order::Program {
+            outdated: was_running.then(|| program.outdated(&self.program)),
+            program: program.without_rules(),
+        })?;
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
         let old = std::mem::replace(&mut self.program, program);
         self.saved.epoch = epoch + 1;

@@ -241,6 +241,8 @@ impl Scene {
             },
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         };
         self.switch.answer(answer, NOW);
         self.switch.go_on(NOW);

@@ -240,6 +240,13 @@ impl Flows {
         self.shares.contains_key(&port)
     }
 
+    /// The segment of the flow in a slot, if that goes to several ports or to nobody.
+    pub(super) fn goes_to_not_one(&self, slot: u32) -> Option<SegmentId> {
+        let flow = &self.slots[slot as usize];
+        flow.segment
+            .filter(|_| !flow.is_free() && flow.to().is_none())
+    }
+
     /// Whether the flow in a slot is from or to a port like that.
     pub(super) fn concerns(&self, slot: u32, is_one: impl Fn(u32) -> bool) -> bool {
         let flow = &self.slots[slot as usize];

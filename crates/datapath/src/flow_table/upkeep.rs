@@ -5,7 +5,7 @@
 //! where the call before says. A flow that stays is met once, one that comes meanwhile perhaps.
 
 use channel::switching::{Station, StationUse};
-use policy::{Lookup, PortId, Program, SegmentId, decide};
+use policy::{Action, Decision, LeftOut, Lookup, Outdated, PortId, Program, SegmentId, decide};
 use wire::MacAddr;
 
 use super::FlowTable;
@@ -88,14 +88,23 @@ impl FlowTable {
         (side, next)
     }
 
-    /// Forgets the flows from and to ports, which are in ascending order.
-    pub fn forget_ports(&mut self, ports: &[PortId], at: usize, effort: &mut Effort) -> Progress {
-        if !ports.iter().any(|port| self.flows.concern(port.0)) {
+    /// Forgets the flows from and to ports, and those in segments that go to several ports or to nobody.
+    pub fn forget_outdated(
+        &mut self,
+        outdated: &Outdated,
+        at: usize,
+        effort: &mut Effort,
+    ) -> Progress {
+        let Outdated { ports, segments } = outdated;
+        if segments.is_empty() && !ports.iter().any(|port| self.flows.concern(port.0)) {
             return Progress::Done;
         }
         self.walk(at, effort, |table, slot| {
             let is_one = |port| ports.binary_search(&PortId(port)).is_ok();
-            if !table.flows.concerns(slot, is_one) {
+            let in_one = |segment| segments.binary_search(&segment).is_ok();
+            let is_outdated = table.flows.concerns(slot, is_one)
+                || table.flows.goes_to_not_one(slot).is_some_and(in_one);
+            if !is_outdated {
                 return LOOK;
             }
             table.forget(slot);
@@ -143,7 +152,8 @@ impl FlowTable {
         })
     }
 
-    /// Forgets the flows that would be decided otherwise now.
+    /// Forgets the flows that would be decided otherwise now, and those of which that cannot be said: what access lists deny. Whom
+    /// they leave out is not looked at.
     pub fn check(
         &mut self,
         at: usize,
@@ -157,12 +167,21 @@ impl FlowTable {
             };
             let long = table.tuples[usize::from(flow.tuple)].hash.is_long();
             let right = decide(program, known, &table.flows.key(slot, long));
-            if (right.action, right.segment) == (flow.action, flow.segment) {
+            if right.segment == flow.segment && is_right(program, &right, flow.action) {
                 return SEEK;
             }
             table.forget(slot);
             SEEK + CHANGE
         })
+    }
+}
+
+/// Whether an action is what was decided without access lists, as far as these leave it as it is.
+fn is_right(program: &Program, right: &Decision, action: Action) -> bool {
+    let asked = right.segment.is_some_and(|segment| program.asks(segment));
+    match asked {
+        true => action.leaving_out(LeftOut::NOBODY) == right.action,
+        false => action == right.action,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use channel::switching::{Report, Station, StationUse};
+use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 
 use super::Process;
@@ -73,6 +74,39 @@ impl Process {
             w.switch.remove_port(id, now);
         });
         self.begin(number, Some(id), Errand::Settle)
+    }
+
+    /// Gives all workers a program, and has them forget the flows that it may decide otherwise.
+    pub(super) fn change_program(
+        &mut self,
+        number: u64,
+        program: Program,
+        outdated: Option<Outdated>,
+    ) -> Progress {
+        let outdated = outdated.unwrap_or_else(|| self.all_if_asked(&program));
+        let forgets = !outdated.is_empty();
+        self.workers.each(move |w| {
+            let now = w.now();
+            w.switch
+                .change_program(program.clone(), outdated.clone(), now);
+        });
+        self.go_on();
+        match forgets {
+            true => self.begin(number, None, Errand::Settle),
+            false => Progress::Done,
+        }
+    }
+
+    /// Everything, if access lists were or are asked about anything.
+    fn all_if_asked(&self, program: &Program) -> Outdated {
+        let asked = self.workers.first(|w| w.switch.program().asks_anywhere());
+        match asked || program.asks_anywhere() {
+            true => Outdated {
+                ports: self.ports.keys().copied().collect(),
+                segments: (0..MAX_SEGMENTS as u16).map(SegmentId).collect(),
+            },
+            false => Outdated::default(),
+        }
     }
 
     fn begin(&mut self, number: u64, leaving: Option<PortId>, errand: Errand) -> Progress {

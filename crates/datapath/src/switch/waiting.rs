@@ -9,7 +9,7 @@ impl<P: Port> Switch<P> {
     /// for control, instead of being dropped. So does a switch begin that takes over: it knows no flow yet, and a
     /// sender that does nothing new is to lose nothing.
     pub fn be_patient(&mut self, now: u64, for_ms: u64) {
-        self.patient_until = now + for_ms;
+        self.patient_until = self.patient_until.max(now + for_ms);
         self.parking.take_whole_batches(true);
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use channel::records::{Answer, Upcall};
 use channel::switching::Station;
+use policy::acl::{Names, Rules};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
@@ -283,6 +284,8 @@ pub(super) struct Bench {
     ports: BTreeMap<u32, TestPort>,
     counters: Counters,
     fdb: Fdb,
+    /// With the access lists, which the switch does not get.
+    program: Program,
 }
 
 impl Bench {
@@ -299,9 +302,9 @@ impl Bench {
             ports: BTreeMap::new(),
             counters,
             fdb: Fdb::default(),
+            program: Program::compile(&model(), 1).expect("a sound model"),
         };
-        let program = Program::compile(&model(), 1).expect("a sound model");
-        bench.switch.set_program(program);
+        bench.switch.set_program(bench.program.without_rules());
         for id in 1..=7 {
             let port = TestPort::new();
             bench.ports.insert(id, port.clone());
@@ -344,7 +347,7 @@ impl Bench {
         let upcalls = std::mem::take(&mut self.ring.upcalls);
         for upcall in &upcalls {
             let key = upcall.flow_key();
-            let decision = decide(self.switch.program(), &self.fdb, &key);
+            let decision = decide(&self.program, &self.fdb, &key);
             self.switch.answer(
                 Answer::Install {
                     upcall: Some(upcall.id),
@@ -353,11 +356,31 @@ impl Bench {
                     action: decision.action,
                     segment: decision.segment,
                     learned: decision.learn.is_some(),
+                    except: decision.excluded().collect(),
+                    epoch: self.program.epoch(),
                 },
                 self.now,
             );
         }
         upcalls.len()
+    }
+
+    /// Control has other access lists, in TOML; ports are called `p1` to `p7`. Of the switch's flows it has those forgotten that
+    /// they may decide otherwise.
+    pub(super) fn set_access(&mut self, text: &str) {
+        let model = toml::from_str(text).expect("a model");
+        let ports = (1..=7).map(|id| (format!("p{id}"), PortId(id))).collect();
+        let segments = &self::model().segments;
+        let ports = &ports;
+        let compiled = Rules::compile(&model, Names { segments, ports }).expect("sound lists");
+        let program = self
+            .program
+            .with_rules(compiled.rules, self.program.epoch() + 1);
+        let outdated = program.outdated(&self.program);
+        self.program = program;
+        self.switch
+            .change_program(self.program.without_rules(), outdated, self.now);
+        self.finish();
     }
 
     /// What control knows.
@@ -389,8 +412,14 @@ impl Bench {
     /// Answers the oldest upcall once, with this action.
     pub(super) fn answer_once(&mut self, action: Action) {
         let upcall = self.ring.upcalls.remove(0).id;
-        self.switch
-            .answer(Answer::Once { upcall, action }, self.now);
+        self.switch.answer(
+            Answer::Once {
+                upcall,
+                action,
+                except: Vec::new(),
+            },
+            self.now,
+        );
     }
 
     /// Sends the frame and has control decide.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Action, SegmentId};
+use policy::{Action, Outdated, SegmentId};
 use port::PortId;
 use proptest::prelude::*;
 use wire::MacAddr;
@@ -303,7 +303,9 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
             oracle.forget_station(*segment, *mac);
         }
         Step::ForgetPort(port) => {
-            walk(|at, effort| table.forget_ports(&[PortId(*port)], at, effort));
+            walk(|at, effort| {
+                table.forget_outdated(&Outdated::ports(vec![PortId(*port)]), at, effort)
+            });
             oracle.remove_port(*port);
         }
         Step::Stations(within) => {
@@ -434,7 +436,7 @@ fn an_empty_table_has_nothing_to_sweep_and_nothing_to_find() {
     assert_eq!(stations(&mut table, 0, u32::MAX), BTreeMap::new());
     table.count_more(1);
     let effort = &mut Effort::default();
-    let all = table.forget_ports(&[PortId(1)], 0, effort);
+    let all = table.forget_outdated(&Outdated::ports(vec![PortId(1)]), 0, effort);
     assert_eq!(all, Progress::Done);
     let all = table.forget_station(SegmentId(1), MacAddr::from_u64(1), 0, effort);
     assert_eq!(all, Progress::Done);
@@ -461,7 +463,7 @@ fn a_flow_keeps_its_count_when_its_action_changes() {
 
 #[test]
 fn masks_are_bounded() {
-    let mut table = FlowTable::new(64, 1);
+    let mut table = FlowTable::new(256, 1);
     let mask = |n: u64| {
         FlowMask::from_bytes(&{
             let mut bytes = [0; 64];
@@ -469,10 +471,10 @@ fn masks_are_bounded() {
             bytes
         })
     };
-    let installed =
-        (0..20).filter(|n| table.install(&key(1, 1, 0xff), &mask(*n), to(1), Origin::default(), 0));
-    assert_eq!(installed.count(), 16);
-    assert_eq!(table.len(), 16);
+    let installed = (0..140)
+        .filter(|n| table.install(&key(1, 1, 0xff), &mask(*n), to(1), Origin::default(), 0));
+    assert_eq!(installed.count(), 128);
+    assert_eq!(table.len(), 128);
 }
 
 #[test]

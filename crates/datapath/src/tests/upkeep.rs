@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use channel::records::{Answer, Stale};
-use policy::{Action, Lookup, PortId, Program, SegmentId};
+use policy::{Action, Lookup, Outdated, PortId, Program, SegmentId};
 use testkit::packets::{Flow, ethernet, mac, udp};
 use wire::MacAddr;
 use wire::flow::{FlowKey, FlowMask};
@@ -83,7 +83,7 @@ fn a_rule_for_many_flows_is_followed_in_pieces_and_touches_no_others() {
     assert_eq!((pieces, table.len()), (6, 3000));
     assert_eq!(table.lookup(&key(3, 12, 6), 0), Some(to(2)));
     pieces = walk(|at, effort| {
-        let progress = table.forget_ports(&[PortId(2)], at, effort);
+        let progress = table.forget_outdated(&Outdated::ports(vec![PortId(2)]), at, effort);
         assert!(before - table.len() <= PIECE);
         before = table.len();
         progress
@@ -99,7 +99,8 @@ fn a_walk_touches_flows_and_not_the_places_of_those_that_are_gone() {
         table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
     }
     assert_eq!(in_use(&mut table), (60_000, 30), "a call for 2048");
-    let calls = walk(|at, effort| table.forget_ports(&[PortId(1)], at, effort));
+    let calls =
+        walk(|at, effort| table.forget_outdated(&Outdated::ports(vec![PortId(1)]), at, effort));
     assert_eq!((table.len(), calls), (1, 59));
     assert_eq!(in_use(&mut table), (1, 1));
     let check = |at, effort: &mut Effort| table.check(at, &Program::default(), &Nobody, effort);
@@ -114,7 +115,8 @@ fn a_port_with_few_flows_among_many_is_soon_forgotten() {
         let port = if n % 1000 == 7 { 2 } else { 1 };
         table.install(&key(port, n, 1 << 20), &MASK, to(3), LEARNED, 0);
     }
-    let calls = walk(|at, effort| table.forget_ports(&[PortId(2)], at, effort));
+    let calls =
+        walk(|at, effort| table.forget_outdated(&Outdated::ports(vec![PortId(2)]), at, effort));
     assert_eq!((table.len(), calls), (59_940, 2), "looking costs little");
 }
 
@@ -210,6 +212,8 @@ fn answers_are_followed_in_pieces_and_nobody_asks_again_meanwhile() {
             action: to(2),
             segment: Some(BLUE),
             learned: true,
+            except: Vec::new(),
+            epoch: bench.switch.program().epoch(),
         };
         bench.switch.answer(answer, bench.now);
     }
@@ -246,6 +250,8 @@ fn a_check_sees_what_was_answered_before_it() {
         action: to(2),
         segment: Some(BLUE),
         learned: false,
+        except: Vec::new(),
+        epoch: bench.switch.program().epoch(),
     };
     bench.switch.answer(answer, bench.now);
     bench.switch.begin(9, Errand::Check(bench.known()));

@@ -114,6 +114,8 @@ fn answer(program: &Program, upcall: &Upcall) -> Answer {
         action: decision.action,
         segment: decision.segment,
         learned: decision.learn.is_some(),
+        except: decision.excluded().collect(),
+        epoch: program.epoch(),
     }
 }
 
@@ -303,7 +305,14 @@ impl Host {
         };
         let program = Program::compile(&model, self.number + 1).expect("a sound model");
         *self.program.lock().expect("no panic") = program.clone();
-        self.order(Order::Program(program), &[]).expect("a program");
+        self.order(
+            Order::Program {
+                program,
+                outdated: None,
+            },
+            &[],
+        )
+        .expect("a program");
     }
 
     pub(crate) fn config(&self, id: u32, queues: u16, role: Role) -> PortConfig {

@@ -24,7 +24,7 @@ fn unknown_group_and_broadcast_destinations_flood() {
             &Table::default(),
             &key(1, None, mac(1), destination),
         );
-        assert_eq!(decision.action, Action::Flood { segment: LAN });
+        assert_eq!(decision.action, Action::flood(LAN));
         assert_eq!(decision.learn, Some((LAN, mac(1))));
         assert_eq!(decision.segment, Some(LAN));
         assert_eq!(decision.mask, DECISION_MASK);
@@ -64,7 +64,7 @@ fn known_destinations_get_the_tag_of_their_port() {
 fn segments_are_separate() {
     let table = learned(&[(LAN, 2, 2)]);
     let other = key(3, None, mac(1), mac(2));
-    assert_eq!(action(&table, &other), Action::Flood { segment: DMZ });
+    assert_eq!(action(&table, &other), Action::flood(DMZ));
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn tags_choose_the_segment() {
     let table = Table::default();
     let decide = |port, vlan| action(&table, &key(port, vlan, mac(1), mac(9)));
     let drop = Action::Drop;
-    assert_eq!(decide(1, Some(0)), Action::Flood { segment: LAN });
+    assert_eq!(decide(1, Some(0)), Action::flood(LAN));
     assert_eq!(decide(1, Some(30)), drop(DropReason::VlanNotAllowed));
     assert_eq!(decide(3, Some(30)), drop(DropReason::VlanNotAllowed));
-    assert_eq!(decide(4, None), Action::Flood { segment: LAN });
-    assert_eq!(decide(4, Some(0)), Action::Flood { segment: LAN });
-    assert_eq!(decide(4, Some(70)), Action::Flood { segment: LAB });
+    assert_eq!(decide(4, None), Action::flood(LAN));
+    assert_eq!(decide(4, Some(0)), Action::flood(LAN));
+    assert_eq!(decide(4, Some(70)), Action::flood(LAB));
     assert_eq!(decide(4, Some(71)), drop(DropReason::VlanUnknown));
     assert_eq!(decide(4, Some(4095)), drop(DropReason::VlanUnknown));
     assert_eq!(decide(5, None), drop(DropReason::VlanUnknown));
@@ -103,7 +103,7 @@ fn link_local_frames_stay_on_the_link() {
     for last in 0..=0x10 {
         let destination = MacAddr([1, 0x80, 0xc2, 0, 0, last]);
         let expected = match last {
-            0x10 => Action::Flood { segment: LAN },
+            0x10 => Action::flood(LAN),
             _ => Action::Drop(DropReason::LinkLocal),
         };
         assert_eq!(
@@ -124,7 +124,7 @@ fn reflections_are_dropped_and_still_teach() {
     // On a trunk the same station is behind the same port in another segment only.
     let table = learned(&[(LAN, 2, 4)]);
     let other = key(4, Some(30), mac(1), mac(2));
-    assert_eq!(action(&table, &other), Action::Flood { segment: DMZ });
+    assert_eq!(action(&table, &other), Action::flood(DMZ));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn barred_claims_are_dropped_and_not_learned() {
     assert_eq!((decision.learn, decision.segment), (None, Some(LAN)));
     assert_eq!(
         action(&table, &key(2, None, mac(1), mac(9))),
-        Action::Flood { segment: LAN }
+        Action::flood(LAN)
     );
 }
 
@@ -145,6 +145,6 @@ fn a_port_that_left_the_segment_is_unknown() {
     let table = learned(&[(LAN, 2, 3), (LAN, 3, 77)]);
     for last in [2, 3] {
         let key = key(1, None, mac(1), mac(last));
-        assert_eq!(action(&table, &key), Action::Flood { segment: LAN });
+        assert_eq!(action(&table, &key), Action::flood(LAN));
     }
 }

@@ -65,7 +65,7 @@ fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(Segme
             }
         }
     }
-    (Action::Flood { segment }, learn)
+    (Action::flood(segment), learn)
 }
 
 /// Who gets a flood from `ingress`, and with which tag.
@@ -169,7 +169,7 @@ proptest! {
         for key in keys {
             let decision = decide(&program, &table, &key);
             prop_assert_eq!((decision.action, decision.learn), oracle(&model, &table, &key));
-            if let Action::Flood { segment } = decision.action {
+            if let Action::Flood { segment, .. } = decision.action {
                 let ingress = PortId(key.in_port());
                 let members: Vec<_> =
                     program.flood(segment, ingress).map(|member| (member.port, member.tag)).collect();

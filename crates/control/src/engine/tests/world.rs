@@ -204,7 +204,7 @@ impl Switch {
     fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
         match order {
             Order::Adopt => self.adopt(link),
-            Order::Program(program) => self.program = program,
+            Order::Program { program, .. } => self.program = program,
             Order::AddPort(config) => {
                 let listens = config.role == Role::Server;
                 assert_eq!(fds.len(), usize::from(listens), "{config:?}");
@@ -243,7 +243,7 @@ impl Switch {
 fn short(order: &Order) -> Option<String> {
     Some(match order {
         Order::Adopt => "adopt".into(),
-        Order::Program(program) => format!("program {}", program.epoch()),
+        Order::Program { program, .. } => format!("program {}", program.epoch()),
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::RemovePort(id) => format!("remove {}", id.0),
@@ -646,9 +646,7 @@ pub(super) fn to(port: u32) -> Action {
 
 /// To all of the segment: 0 default, 1 blue, 2 red.
 pub(super) fn flood(segment: u16) -> Action {
-    Action::Flood {
-        segment: SegmentId(segment),
-    }
+    Action::flood(SegmentId(segment))
 }
 
 /// Changes one by one.

@@ -293,6 +293,8 @@ fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
             action: Action::Unicast { port, tag: None },
             segment: None,
             learned: false,
+            except: Vec::new(),
+            epoch: 0,
         };
         switch.answer(answer, 0);
         switch.go_on(0);

@@ -81,7 +81,7 @@ fn without_rules_a_decision_is_what_it_was() {
     };
     assert_eq!((decision.action, decision.mask), (unicast, DECISION_MASK));
     let flood = decide(&program, &Stations::default(), &key(2, 80));
-    assert_eq!(flood.action, Action::Flood { segment: LAN });
+    assert_eq!(flood.action, Action::flood(LAN));
     assert_eq!((flood.mask, flood.to_guest.len()), (DECISION_MASK, 0));
 }
 
@@ -205,7 +205,7 @@ fn a_flood_leaves_out_those_who_do_not_want_it() {
     );
     let program = program(&text);
     let decision = decide(&program, &Stations::default(), &key(9, 80));
-    assert_eq!(decision.action, Action::Flood { segment: LAN });
+    assert_eq!(decision.action, Action::flood(LAN));
     assert_eq!(
         decision.excluded().collect::<Vec<_>>(),
         [PortId(2), PortId(4)]

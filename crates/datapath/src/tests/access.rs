@@ -1,0 +1,222 @@
+//! Access lists: what was decided by them, cached, and decided anew when they change.
+
+use channel::records::Answer;
+use policy::Action;
+use port::{DropReason, PortId};
+use proptest::prelude::*;
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+
+use super::bench::{BLUE, Bench, Move::*, RED};
+
+/// What ports 2 and 3 take: nothing of what a list does not allow.
+const NOTHING: &str = "
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p2', 'p3']
+[[acl.rule]]
+name = 'all'
+action = 'drop'
+";
+
+/// Only port 3 takes nothing.
+const NOT_THREE: &str = "
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p3']
+[[acl.rule]]
+name = 'all'
+action = 'drop'
+";
+
+/// Port 1 sends no UDP to one address.
+const NOT_FROM_ONE: &str = "
+[[acl]]
+name = 'out'
+direction = 'from-guest'
+ports = ['p1']
+[[acl.rule]]
+name = 'udp'
+action = 'drop'
+protocol = 'udp'
+destination = ['10.0.0.2']
+";
+
+/// Everything in red needs a rule.
+const RED_DENIES: &str = "
+[[acl_default]]
+segment = 'red'
+from_guest = 'deny'
+to_guest = 'deny'
+";
+
+const ALL: [&str; 5] = ["", NOTHING, NOT_THREE, NOT_FROM_ONE, RED_DENIES];
+
+fn frame(a: u8, b: u8) -> Vec<u8> {
+    udp(&Flow::v4(a, b), &[7; 58])
+}
+
+fn broadcast(a: u8) -> Vec<u8> {
+    ethernet(BROADCAST, mac(a), 0x88b5, &[0; 86])
+}
+
+fn known() -> Bench {
+    let mut bench = Bench::new();
+    for port in [1, 2, 3] {
+        bench.learn(BLUE, mac(port as u8), port);
+    }
+    bench.learn(RED, mac(4), 4);
+    bench.learn(RED, mac(5), 5);
+    bench
+}
+
+/// How many frames each of the ports 1 to 7 gets for what `act` does.
+fn received(bench: &mut Bench, act: impl FnOnce(&mut Bench)) -> [usize; 7] {
+    let take = |bench: &Bench| [1, 2, 3, 4, 5, 6, 7].map(|id| bench.port(id).frames().len());
+    take(bench);
+    act(bench);
+    take(bench)
+}
+
+#[test]
+fn what_a_receiver_denies_is_dropped_without_a_question_from_the_second_frame_on() {
+    let mut bench = known();
+    bench.set_access(NOTHING);
+    let denied = Drop(1, DropReason::AclDenied, 1);
+    bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1), denied], |b| {
+        b.send_and_decide(1, &frame(1, 2));
+    });
+    bench.step(&[From(1, 1, 100), Hits(1), denied], |b| {
+        b.send(1, &frame(1, 2));
+    });
+    bench.set_access("");
+    let got = received(&mut bench, |b| b.send_and_decide(1, &frame(1, 2)));
+    assert_eq!(got, [0, 1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_flood_leaves_out_whoever_denies_it_also_from_the_cache() {
+    let mut bench = known();
+    assert_eq!(
+        received(&mut bench, |b| b.send_and_decide(1, &broadcast(1))),
+        [0, 1, 1, 1, 0, 1, 0]
+    );
+    for (access, two, three) in [(NOT_THREE, 1, 0), (NOTHING, 0, 0), ("", 1, 1)] {
+        bench.set_access(access);
+        for again in 0..3 {
+            let got = received(&mut bench, |b| b.send_and_decide(1, &broadcast(1)));
+            assert_eq!(got, [0, two, three, 1, 0, 1, 0], "{access} {again}");
+        }
+        assert_eq!(bench.switch.figures().flows, 1);
+    }
+}
+
+#[test]
+fn only_flows_that_may_be_decided_otherwise_are_asked_about_again() {
+    let mut bench = known();
+    bench.send_and_decide(1, &frame(1, 2));
+    bench.send_and_decide(2, &frame(2, 1));
+    bench.send_and_decide(2, &frame(2, 3));
+    bench.send_and_decide(5, &frame(5, 4));
+    bench.send_and_decide(5, &broadcast(5));
+    assert_eq!(bench.switch.figures().flows, 5);
+    // Those from and to port 3.
+    bench.set_access(NOT_THREE);
+    assert_eq!(bench.switch.figures().flows, 4);
+    // Those from and to port 1.
+    bench.set_access(&format!("{NOT_THREE}{NOT_FROM_ONE}"));
+    assert_eq!(bench.switch.figures().flows, 2);
+    bench.set_access(&format!("{NOT_FROM_ONE}{NOT_THREE}"));
+    assert_eq!(bench.switch.figures().flows, 2, "nothing is another");
+}
+
+#[test]
+fn what_was_decided_under_another_program_is_not_cached() {
+    let mut bench = known();
+    bench.send(1, &frame(1, 2));
+    let upcall = bench.ring.upcalls.remove(0);
+    bench.set_access(NOTHING);
+    let key = upcall.flow_key();
+    let late = Answer::Install {
+        upcall: Some(upcall.id),
+        key: *key.masked(&policy::DECISION_MASK).words(),
+        mask: *policy::DECISION_MASK.words(),
+        action: Action::Unicast {
+            port: PortId(2),
+            tag: None,
+        },
+        segment: Some(BLUE),
+        learned: true,
+        except: Vec::new(),
+        epoch: 1,
+    };
+    // The frame was sent before the lists changed, and is not lost.
+    bench.step(&[To(2, 1, 100)], |b| b.switch.answer(late, b.now));
+    assert_eq!(bench.switch.figures().flows, 0);
+    let denied = Drop(1, DropReason::AclDenied, 1);
+    bench.step(&[From(1, 1, 100), Misses(1), Upcalls(1), denied], |b| {
+        b.send_and_decide(1, &frame(1, 2));
+    });
+}
+
+#[test]
+fn an_answer_that_is_not_cached_leaves_members_out_too() {
+    let mut bench = known();
+    bench.send(1, &broadcast(1));
+    let upcall = bench.ring.upcalls.remove(0).id;
+    let once = Answer::Once {
+        upcall,
+        action: Action::flood(BLUE),
+        except: vec![PortId(6), PortId(2)],
+    };
+    let got = received(&mut bench, |b| b.switch.answer(once, b.now));
+    assert_eq!(got, [0, 0, 1, 1, 0, 0, 0]);
+}
+
+#[test]
+fn a_check_keeps_what_lists_allow_and_asks_again_about_what_they_deny() {
+    let mut bench = known();
+    bench.set_access(NOT_THREE);
+    bench.send_and_decide(1, &frame(1, 2));
+    bench.send_and_decide(1, &broadcast(1));
+    bench.send_and_decide(1, &frame(1, 3));
+    assert_eq!(bench.switch.figures().flows, 3);
+    bench.check();
+    assert_eq!(bench.switch.figures().flows, 2);
+    bench.step(&[From(1, 1, 100), Hits(1), To(2, 1, 100)], |b| {
+        b.send(1, &frame(1, 2));
+    });
+    let got = received(&mut bench, |b| b.send(1, &broadcast(1)));
+    assert_eq!(got, [0, 1, 0, 1, 0, 1, 0]);
+    // A station that is elsewhere is found in spite of the lists.
+    bench.learn(BLUE, mac(2), 4);
+    bench.check();
+    assert_eq!(bench.switch.figures().flows, 1);
+}
+
+proptest! {
+    /// Lists that change at any time: what is done with a frame is what a switch without a cache does.
+    #[test]
+    fn the_cache_never_differs_from_the_lists(
+        steps in prop::collection::vec((0..ALL.len(), 1..=3u8, 0..=5u8, any::<bool>()), 1..40),
+    ) {
+        let (mut bench, mut last) = (known(), 0);
+        for (access, from, to, check) in steps {
+            if access != last {
+                bench.set_access(ALL[access]);
+                last = access;
+            }
+            if check {
+                bench.check();
+            }
+            let from = if to > 3 { 9 - to } else { from };
+            let frame = if to == 0 { broadcast(from) } else { frame(from, to) };
+            let got = received(&mut bench, |b| b.send_and_decide(from.into(), &frame));
+            let mut fresh = known();
+            fresh.set_access(ALL[access]);
+            let wanted = received(&mut fresh, |b| b.send_and_decide(from.into(), &frame));
+            prop_assert_eq!(got, wanted, "from {} to {} with {}", from, to, ALL[access]);
+        }
+    }
+}

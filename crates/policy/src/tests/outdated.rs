@@ -1,0 +1,125 @@
+//! What is told to be outdated, held against all decisions.
+
+use std::collections::BTreeMap;
+
+use port::PortId;
+use wire::{FlowKey, MacAddr};
+
+use crate::acl::{AccessModel, Names, Rules};
+use crate::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
+
+/// Station `n` is behind port `n`, in every segment.
+struct Numbered;
+
+impl Lookup for Numbered {
+    fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
+        Some(PortId(mac.0[5].into()))
+    }
+
+    fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
+        false
+    }
+}
+
+fn model(ports: u32) -> Model {
+    let segment = |name: &str| Segment {
+        name: name.into(),
+        vlan: None,
+    };
+    let (red, blue) = (SegmentId(0), SegmentId(1));
+    let mode = |id| PortMode::Access(if id == 5 { blue } else { red });
+    Model {
+        segments: BTreeMap::from([(red, segment("red")), (blue, segment("blue"))]),
+        ports: (1..=ports).map(|id| (PortId(id), mode(id))).collect(),
+    }
+}
+
+fn program(epoch: u64, ports: u32, text: &str) -> Program {
+    let access: AccessModel = toml::from_str(text).expect("a model");
+    let model = model(ports);
+    let names = (1..=ports).map(|id| (format!("p{id}"), PortId(id)));
+    let names = Names {
+        segments: &model.segments,
+        ports: &names.collect(),
+    };
+    let rules = Rules::compile(&access, names).expect("sound lists").rules;
+    let program = Program::compile(&model, epoch).expect("a sound model");
+    program.with_rules(rules, epoch)
+}
+
+fn keys() -> impl Iterator<Item = FlowKey> {
+    let pairs = (1..=4u32).flat_map(|from| (0..=4u8).map(move |to| (from, to)));
+    pairs.flat_map(|(from, to)| {
+        let dmac = match to {
+            0 => MacAddr([0xff; 6]),
+            to => MacAddr([2, 0, 0, 0, 0, to]),
+        };
+        [6, 17].map(|protocol| {
+            FlowKey::default()
+                .with_in_port(from)
+                .with_smac(MacAddr([2, 0, 0, 0, 0, from as u8]))
+                .with_dmac(dmac)
+                .with_ethertype(wire::EtherType::IPV4)
+                .with_ip_proto(protocol)
+        })
+    })
+}
+
+const LISTS: [&str; 7] = [
+    "",
+    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\n",
+    "[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\nprotocol='udp'\n",
+    "[[acl]]\nname='a'\ndirection='from-guest'\nports=['p1']\n[[acl.rule]]\nname='r'\naction='drop'\nprotocol='tcp'\n",
+    "[[acl_default]]\nsegment='red'\nto_guest='deny'\n",
+    "[[group]]\nname='g'\nports=['p1','p3']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
+    "[[group]]\nname='g'\nports=['p1']\n[[acl]]\nname='a'\ndirection='to-guest'\nports=['p2']\n[[acl.rule]]\nname='r'\naction='drop'\npeer_groups=['g']\n",
+];
+
+#[test]
+fn whatever_is_not_outdated_is_decided_as_before() {
+    for (old, from) in LISTS.iter().enumerate() {
+        for (new, to) in LISTS.iter().enumerate() {
+            for ports in [4, 3] {
+                let before = program(1, ports, from);
+                let after = program(2, 4, to);
+                let outdated = after.outdated(&before);
+                assert!(outdated.is_empty() || old != new || ports != 4);
+                // A port that comes has no stations yet.
+                let there = |key: &FlowKey| {
+                    let to = key.dmac().0[5];
+                    key.in_port() <= ports && (to == 0xff || u32::from(to) <= ports)
+                };
+                for key in keys().filter(there) {
+                    let was = decide(&before, &Numbered, &key);
+                    let to = match was.action {
+                        Action::Unicast { port, .. } => Some(port),
+                        Action::Flood { .. } | Action::Drop(_) => None,
+                    };
+                    let concerned = |port| outdated.ports.contains(&port);
+                    let forgotten = concerned(PortId(key.in_port()))
+                        || to.is_some_and(concerned)
+                        || to.is_none()
+                            && was
+                                .segment
+                                .is_some_and(|segment| outdated.segments.contains(&segment));
+                    // All that the cached flow stands for.
+                    let covered =
+                        |other: &FlowKey| other.masked(&was.mask) == key.masked(&was.mask);
+                    for other in keys().filter(|key| there(key) && covered(key)) {
+                        let is = decide(&after, &Numbered, &other);
+                        let same = was.action == is.action && was.excluded().eq(is.excluded());
+                        assert!(forgotten || same, "{from} {to:?} {other:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_that_was_sent_knows_where_lists_are_asked() {
+    let program = program(1, 4, LISTS[4]);
+    assert!(program.without_rules().asks(SegmentId(0)));
+    assert!(!program.without_rules().asks(SegmentId(1)));
+    assert!(program.asks_anywhere());
+}
