@@ -12,6 +12,10 @@ mod tests;
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
+    AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
+    Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
+};
+pub use spec::{
     BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, NAME_MAX,
     Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
     WantedState, Workers, parse_mac, valid_name,

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
 
-const SLOT: u64 = 16 << 20;
+const SLOT: u64 = 64 << 20;
 const FIRST: u64 = 4096;
 
 /// The file; the supervisor makes it and hands it to every control process.

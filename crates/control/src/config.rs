@@ -27,7 +27,7 @@ pub struct ConfigError {
     pub place: Option<(usize, usize)>,
     /// The key with its table, like `port.queues`; empty for an error of TOML's syntax.
     pub key: String,
-    /// What may be there.
+    /// What may be there; empty where `found` says it all.
     pub expected: String,
     /// What is there.
     pub found: String,
@@ -42,7 +42,7 @@ impl fmt::Display for ConfigError {
         if !self.key.is_empty() {
             write!(f, " {}:", self.key)?;
         }
-        write!(f, " expected {}, found {}", self.expected, self.found)
+        write!(f, " {}", wanted::said(&self.expected, &self.found))
     }
 }
 
@@ -124,7 +124,9 @@ pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState,
         found: fault.found,
     };
     let (mut state, lines) = document::read(text).map_err(blame)?;
-    wanted::check(&state, runtime_dir).map_err(|invalid| blame(placed(&invalid, &lines)))?;
+    let checked = wanted::check(&state, runtime_dir);
+    let checked = checked.and_then(|()| wanted::check_access(&state));
+    checked.map_err(|invalid| blame(placed(&invalid, &lines)))?;
     wanted::normalise(&mut state);
     Ok(state)
 }

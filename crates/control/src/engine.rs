@@ -10,6 +10,7 @@
 //! A first start and a restart are the same: load the state file, adopt what the switch has, change what
 //! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
+mod access;
 mod change;
 mod documents;
 mod doors;
@@ -47,6 +48,7 @@ use wire::MacAddr;
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
+use access::Access;
 use doors::Doors;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
@@ -106,6 +108,7 @@ pub struct Engine {
     /// its flows may be gone, too.
     unsaved_move: bool,
     saved_at: Duration,
+    access: Access,
     doors: Doors,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
@@ -181,6 +184,7 @@ impl Engine {
             saved_at: Duration::ZERO,
             clock,
             saved,
+            access: Access::default(),
             doors: Doors::default(),
             metrics: None,
             frozen: start.frozen,

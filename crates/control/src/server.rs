@@ -18,6 +18,19 @@
 //! | `GET /v1/ports/{name}` | | 200 `PortStatus` |
 //! | `PATCH /v1/ports/{name}` | `PortPatch` | 200 `PortStatus` |
 //! | `DELETE /v1/ports/{name}` | | 204 |
+//! | `GET /v1/access` | | 200 `AccessModel` |
+//! | `PUT /v1/access?dry_run=true` | `AccessModel` | 200 `AccessModel` |
+//! | `PATCH /v1/access?dry_run=true` | merge patch | 200 `AccessModel` |
+//! | `GET /v1/access/warnings` | | 200 `AccessWarnings` |
+//! | `GET /v1/access/lists/{name}` | | 200 `AccessListSpec` |
+//! | `PUT /v1/access/lists/{name}` | `AccessListSpec` | 200 `AccessListSpec` |
+//! | `DELETE /v1/access/lists/{name}` | | 204 |
+//! | `PUT /v1/access/lists/{list}/rules/{rule}` | `RuleSpec` | 200 `RuleSpec` |
+//! | `DELETE /v1/access/lists/{list}/rules/{rule}` | | 204 |
+//! | `PUT /v1/access/address_sets/{name}` | `AddressSet` | 200 `AddressSet` |
+//! | `DELETE /v1/access/address_sets/{name}` | | 204 |
+//! | `PUT /v1/access/groups/{name}` | `Group` | 200 `Group` |
+//! | `DELETE /v1/access/groups/{name}` | | 204 |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
@@ -31,6 +44,7 @@
 //! 503 when the engine does not answer. The server holds no state: it asks the engine for everything.
 //! Who may connect is decided by the socket's directory and mode.
 
+mod access;
 mod connections;
 mod handlers;
 mod openapi;
@@ -45,7 +59,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::get;
+use axum::routing::{get, put};
 use rustix::net::AddressFamily;
 use tokio::net::{TcpListener, UnixListener};
 
@@ -57,8 +71,8 @@ pub use openapi::document as openapi_document;
 
 /// The most bytes that the body of a request about one thing may have.
 const BODY_MAX: usize = 64 * 1024;
-/// The same of one about everything: 1024 ports with every field, and as many segments.
-const STATE_MAX: usize = 1024 * 1024;
+/// The same of one about everything, or all access lists: 1024 ports with every field, as many segments, and some 50 000 rules.
+const STATE_MAX: usize = 16 * 1024 * 1024;
 
 /// How long the end waits for requests that are under way.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -106,9 +120,20 @@ pub async fn serve_metrics(
     connections::serve(listener, router, shutdown, GRACE).await;
 }
 
+/// Paths with documents that may be long.
+fn large() -> Router<EngineHandle> {
+    let state = get(h::wanted).put(h::put_state).patch(h::patch_state);
+    let access = get(access::show).put(access::put).patch(access::patch);
+    let list = get(access::show_list).put(access::put_list);
+    Router::new()
+        .route("/v1/state", state)
+        .route("/v1/access", access)
+        .route("/v1/access/lists/{name}", list.delete(access::remove_list))
+        .layer(DefaultBodyLimit::max(STATE_MAX))
+}
+
 /// The table of this module's documentation.
 pub fn router(engine: EngineHandle) -> Router {
-    let state = get(h::wanted).put(h::put_state).patch(h::patch_state);
     let switch = get(h::switch).patch(h::patch_switch);
     let segment = get(h::show_segment).patch(h::set_segment);
     let port = get(h::show_port).patch(h::set_port);
@@ -118,8 +143,21 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/ports", get(h::ports).post(h::add_port))
         .route("/v1/segments", get(h::segments).post(h::add_segment))
         .route("/v1/switch", switch)
+        .route("/v1/access/warnings", get(access::warnings))
+        .route(
+            "/v1/access/address_sets/{name}",
+            put(access::put_set).delete(access::remove_set),
+        )
+        .route(
+            "/v1/access/groups/{name}",
+            put(access::put_group).delete(access::remove_group),
+        )
+        .route(
+            "/v1/access/lists/{list}/rules/{rule}",
+            put(access::put_rule).delete(access::remove_rule),
+        )
         .layer(DefaultBodyLimit::max(BODY_MAX))
-        .route("/v1/state", state.layer(DefaultBodyLimit::max(STATE_MAX)))
+        .merge(large())
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
         .route("/v1/fdb", get(h::fdb))

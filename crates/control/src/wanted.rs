@@ -3,6 +3,7 @@
 //! A wanted state is a value. A change makes a new one, which is checked as a whole before anything is
 //! done; [`engine`](crate::engine) then makes the switch have it. Nothing in this module does I/O.
 
+mod access;
 mod change;
 mod check;
 mod device;
@@ -21,13 +22,15 @@ use api::v1::{
     SegmentStatus, UplinkDriver, WantedState,
 };
 
+pub(crate) use access::placed;
+pub use access::{AccessChange, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
-pub(crate) use invalid::expect;
 pub use invalid::{Invalid, Place, Why};
+pub(crate) use invalid::{expect, said};
 pub use metrics::metrics_socket;
 pub use version::version;
 

@@ -14,7 +14,6 @@ mod compile;
 mod error;
 mod list;
 mod matcher;
-mod model;
 pub mod oracle;
 mod order;
 mod palette;
@@ -28,15 +27,17 @@ mod shelf;
 mod tests;
 mod text;
 mod trie;
+mod update;
 mod wiring;
 
-pub use compile::{Change, Compiled, MAX_RULES, Names};
-pub use error::{AccessError, Place, Reason, RuleName, Shadowed};
-pub use model::{
+pub use api::v1::{
     AccessListSpec, AccessModel, AddressSet, Direction, Group, LogSpec, Otherwise, Pieces,
     PortText, RuleAction, RuleSpec, SegmentDefault,
 };
+pub use compile::{Change, Compiled, MAX_RULES, Names};
+pub use error::{AccessError, Place, Reason, RuleName, Shadowed};
 pub use palette::MAX_MASKS;
 pub(crate) use point::{Looked, Point};
 pub(crate) use rules::ProfileId;
 pub use rules::{By, LogLimit, RuleId, RuleInfo, Rules, Ruling, Verdict};
+pub use update::few_changes;

@@ -1,13 +1,20 @@
 //! What the operator asks for: the switch, segments, ports, and changes to them.
 
+mod access;
 mod copying;
 mod metrics;
 mod port;
 mod switch;
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+pub use self::access::{
+    AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
+    Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
+};
 pub use self::copying::CopyEngine;
 pub use self::metrics::MetricsSpec;
 pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
@@ -74,6 +81,14 @@ pub struct WantedState {
     /// The attachment points.
     #[serde(default)]
     pub ports: Vec<PortSpec>,
+    /// Who may talk to whom; everybody when nothing is said.
+    #[serde(default, skip_serializing_if = "says_nothing")]
+    #[schema(value_type = AccessModel)]
+    pub access: Arc<AccessModel>,
+}
+
+fn says_nothing(access: &AccessModel) -> bool {
+    access.is_empty()
 }
 
 impl WantedState {

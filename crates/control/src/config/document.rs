@@ -1,8 +1,10 @@
 //! The shape of the document: which tables, which keys, which types; and where each value stands.
 
+mod access;
 mod within;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use api::v1::{
     CopyEngine, Enabled, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
@@ -14,7 +16,16 @@ use toml::de::{DeTable, DeValue};
 use self::within::{batching, metrics, offload};
 use crate::wanted::{Place, expect, quoted};
 
-const TOP_KEYS: &[&str] = &["switch", "metrics", "segment", "port"];
+const TOP_KEYS: &[&str] = &[
+    "switch",
+    "metrics",
+    "segment",
+    "port",
+    "address_set",
+    "group",
+    "acl_default",
+    "acl",
+];
 const SWITCH_KEYS: &[&str] = &[
     "name",
     "poll",
@@ -85,6 +96,8 @@ pub(super) struct Lines {
 impl Lines {
     /// The best known offset: the element's, else the value's, else the table's, else the file's.
     pub(super) fn find(&self, place: Place, key: &'static str, item: Option<usize>) -> usize {
+        // Of what is in a table within the table, that one stands for it.
+        let key = key.split('.').next().unwrap_or(key);
         let value = self.offsets.get(&(place, key));
         let element = value.and_then(|all| all.get(item? + 1));
         let table = || self.offsets.get(&(place, "")).and_then(|all| all.first());
@@ -123,6 +136,7 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
     for (i, (table, at)) in tables(&top, "port")?.into_iter().enumerate() {
         state.ports.push(port(table, at, i, &mut lines)?);
     }
+    state.access = Arc::new(access::read(&top, &mut lines)?);
     Ok((state, lines))
 }
 

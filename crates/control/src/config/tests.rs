@@ -9,6 +9,7 @@ use api::v1::{
 
 use super::*;
 
+mod access;
 mod devices;
 
 /// A line that starts every port of these tests, so that one line says what is special.
@@ -238,7 +239,7 @@ fn keys() {
         (
             "[switch]\n[swich]\n",
             "2: swich: expected one of the keys switch, metrics, segment, port, \
-             found the unknown key \"swich\"",
+             address_set, group, acl_default, acl, found the unknown key \"swich\"",
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",

@@ -14,7 +14,7 @@ use port::PortId;
 
 use super::{Engine, documents, guests, unavailable};
 use crate::command::{Request, Wanted};
-use crate::wanted::{self, Difference};
+use crate::wanted::{self, Change, Difference};
 
 /// More lots of upcalls than the ring can hold.
 const LOTS: usize = 64;
@@ -52,6 +52,19 @@ fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
     fixed(from) == fixed(to)
 }
 
+/// What an access list has against a change: of what goes away, that it is still named.
+fn named_still(change: &Change, problem: Problem) -> Problem {
+    let by_access = problem.field.as_deref();
+    let by_access = by_access.is_some_and(|field| field.starts_with("access."));
+    match change {
+        Change::RemovePort(_) | Change::RemoveSegment(_) if by_access => {
+            let field = problem.field.unwrap_or_default();
+            Problem::conflict("name", format!("{field} needs it: {}", problem.detail))
+        }
+        _ => problem,
+    }
+}
+
 impl Engine {
     /// Makes the switch have what is wanted, and nothing else.
     ///
@@ -65,6 +78,8 @@ impl Engine {
             let id = self.saved.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
+        let model = self.model();
+        self.compile_access(&model)?;
         let metrics = self.claim_metrics()?;
         let claimed = match self.claim_sockets(configs.values()) {
             Ok(claimed) => claimed,
@@ -88,7 +103,7 @@ impl Engine {
         self.serve_metrics(metrics)?;
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
-        self.publish()?;
+        self.publish(&model)?;
         self.save().map_err(unavailable)
     }
 
@@ -223,15 +238,15 @@ impl Engine {
 
     /// Compiles the program and publishes it if it differs. Flows of ports whose segments changed are taken
     /// back; all others stay.
-    fn publish(&mut self) -> Result<(), Problem> {
-        let model = self.model();
+    fn publish(&mut self, model: &Model) -> Result<(), Problem> {
         let epoch = self.saved.epoch;
         let invalid = |e: policy::CompileError| Problem::internal(e.to_string());
-        let same = Program::compile(&model, epoch).map_err(invalid)?;
+        let compiled = Program::compile(model, epoch).map_err(invalid)?;
+        let same = compiled.with_rules(self.rules(), epoch);
         if epoch != 0 && same == self.program {
             return Ok(());
         }
-        let program = Program::compile(&model, epoch + 1).map_err(invalid)?;
+        let program = same.with_rules(self.rules(), epoch + 1);
         let was_running = self.program.epoch() != 0;
         self.order(Order::Program {
             outdated: was_running.then(|| program.outdated(&self.program)),
@@ -255,9 +270,10 @@ impl Engine {
     pub(super) fn adopt_program(&mut self, running: u64) {
         let model = self.model();
         if running == self.saved.epoch
+            && self.compile_access(&model).is_ok()
             && let Ok(program) = Program::compile(&model, running)
         {
-            self.program = program;
+            self.program = program.with_rules(self.rules(), running);
         }
         self.saved.epoch = self.saved.epoch.max(running);
     }
@@ -319,13 +335,16 @@ impl Engine {
         let old = &self.saved.wanted;
         let new = request.against(old, &self.runtime_dir)?;
         if request.dry_run {
+            let checked = wanted::check_access(&new);
+            checked.map_err(|invalid| invalid.to_problem_in(None))?;
             return Ok(Wanted {
                 state: new,
                 ..self.wanted()
             });
         }
         let steps = Difference::between(old, &new);
-        self.want(new)?;
+        self.want(new)
+            .map_err(|problem| named_still(&request.change, problem))?;
         steps.log();
         let port = request.change.port();
         let port = port.map(|name| self.port_status(name)).transpose()?;

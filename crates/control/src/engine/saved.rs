@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::v1::WantedState;
+use api::v1::{AccessModel, WantedState};
 use channel::state::StateFile;
 use policy::{MAX_SEGMENTS, SegmentId};
 use port::PortId;
@@ -37,6 +38,18 @@ pub struct Saved {
     /// Stations learned, as of the last save.
     #[serde(default)]
     pub stations: Vec<SavedStation>,
+    /// The wanted access lists, as they are written; see [`Saved::store`].
+    #[serde(default, skip_serializing)]
+    access: Arc<AccessModel>,
+    #[serde(skip)]
+    written: Option<Written>,
+}
+
+/// Access lists as JSON.
+#[derive(Clone, Debug)]
+struct Written {
+    access: Arc<AccessModel>,
+    json: Vec<u8>,
 }
 
 /// A learned station.
@@ -85,16 +98,44 @@ impl Saved {
         let bytes = file
             .load()?
             .ok_or_else(|| io::Error::other("the state file is empty"))?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| io::Error::other(format!("the state file makes no sense: {error}")))
+        let mut saved: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| io::Error::other(format!("the state file makes no sense: {error}")))?;
+        if !saved.access.is_empty() {
+            saved.wanted.access = std::mem::take(&mut saved.access);
+        }
+        Ok(saved)
     }
 
-    /// Writes the document.
+    /// Writes the document. Access lists may be long and are seldom others, but it is written each second: so they stand
+    /// behind everything else, and are put into JSON once.
     ///
     /// # Errors
     /// It is too long, or the system's refusal.
-    pub fn store(&self, file: &StateFile) -> io::Result<()> {
-        file.save(&serde_json::to_vec(self).map_err(io::Error::other)?)
+    pub fn store(&mut self, file: &StateFile) -> io::Result<()> {
+        let access = std::mem::take(&mut self.wanted.access);
+        let bytes = serde_json::to_vec(self);
+        self.wanted.access = access;
+        let mut bytes = bytes.map_err(io::Error::other)?;
+        if !self.wanted.access.is_empty() {
+            bytes.pop();
+            bytes.extend_from_slice(b",\"access\":");
+            bytes.extend_from_slice(self.access_json()?);
+            bytes.push(b'}');
+        }
+        file.save(&bytes)
+    }
+
+    fn access_json(&mut self) -> io::Result<&[u8]> {
+        let access = &self.wanted.access;
+        let is_this = |written: &Written| Arc::ptr_eq(&written.access, access);
+        let written = match self.written.take().filter(is_this) {
+            Some(written) => written,
+            None => Written {
+                json: serde_json::to_vec(&**access).map_err(io::Error::other)?,
+                access: Arc::clone(access),
+            },
+        };
+        Ok(&self.written.insert(written).json)
     }
 
     /// The number of a segment; a new one gets the next free number.

@@ -1,3 +1,4 @@
+mod access;
 mod changes;
 mod learning;
 mod peers;

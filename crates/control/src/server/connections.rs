@@ -6,8 +6,8 @@
 //!                 busy it is turned away with 503
 //! head            at most BUFFER bytes and HEADERS lines, within HEAD; else 431, 400, 408
 //! body            bounded by the router, within EXCHANGE; else 413, 408
-//! answer          at most ANSWERS at once are being made or written, in pieces; a client that does not read its own
-//!                 within EXCHANGE loses the connection
+//! answer          at most ANSWERS at once are being made, or are LONG and being written; a client that does not read its
+//!                 own within EXCHANGE loses the connection
 //! ```
 
 use std::convert::Infallible;
@@ -48,6 +48,8 @@ pub(super) const EXCHANGE: Duration = Duration::from_secs(20);
 const BUFFER: usize = 32 * 1024;
 /// Lines of a head.
 const HEADERS: usize = 64;
+/// Bytes of an answer of which each client may have one that waits to be read.
+const LONG: u64 = 256 * 1024;
 /// Bytes of an answer that are handed over at once.
 const PIECE: usize = 16 * 1024;
 /// After a connection could not be accepted: descriptors are short, as a rule.
@@ -251,10 +253,11 @@ async fn answer(
         let answer = service.call(request).await;
         let answer = answer.unwrap_or_else(|never| match never {});
         answer.map(|inner| {
+            let is_long = inner.size_hint().exact().is_none_or(|size| size > LONG);
             Body::new(Pieces {
                 inner,
                 rest: Bytes::new(),
-                _permit: permit.ok(),
+                _permit: permit.ok().filter(|_| is_long),
             })
         })
     });
@@ -284,7 +287,7 @@ async fn tell(mut stream: Box<dyn Stream>, problem: Problem) {
     let _ = timeout(PAUSE, stream.write_all(text.as_bytes())).await;
 }
 
-/// A body in pieces: what a client does not read is not copied for it, and others wait for its turn to end.
+/// A body in pieces: what a client does not read is not copied for it. While one that is long is read, others that are wait.
 struct Pieces {
     inner: Body,
     rest: Bytes,

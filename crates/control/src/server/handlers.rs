@@ -20,11 +20,11 @@ use crate::metrics::{self, Format};
 use crate::wanted::{self, Change};
 
 /// A name in a path, or why there is none.
-type Name = Result<Path<String>, PathRejection>;
+pub(super) type Name = Result<Path<String>, PathRejection>;
 /// A body, or why there is none.
-type Body = Result<Bytes, BytesRejection>;
+pub(super) type Body = Result<Bytes, BytesRejection>;
 /// The options of a change, or why there are none.
-type Options = Result<Query<ChangeOptions>, QueryRejection>;
+pub(super) type Options = Result<Query<ChangeOptions>, QueryRejection>;
 
 /// What everything is doing
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusDocument)))]
@@ -302,7 +302,7 @@ pub(super) struct IfMatch {
 }
 
 /// Has a change done, on the client's condition; or looks at it.
-async fn order(
+pub(super) async fn order(
     engine: &EngineHandle,
     headers: &HeaderMap,
     options: Options,
@@ -317,7 +317,7 @@ async fn order(
 }
 
 /// The same for a change that cannot be only looked at.
-async fn order_now(
+pub(super) async fn order_now(
     engine: &EngineHandle,
     headers: &HeaderMap,
     change: Change,
@@ -339,7 +339,7 @@ fn segment(wanted: &Wanted, name: &str) -> Result<SegmentStatus, Problem> {
 }
 
 /// An answer that says of which wanted state it is.
-fn with_tag(wanted: &Wanted, answer: impl IntoResponse) -> Response {
+pub(super) fn with_tag(wanted: &Wanted, answer: impl IntoResponse) -> Response {
     let tag = [(ETAG, format!("\"{}\"", wanted.version))];
     (tag, answer).into_response()
 }

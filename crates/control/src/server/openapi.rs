@@ -6,7 +6,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 
-use super::handlers;
+use super::{access, handlers};
 
 /// As it was made last.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -32,6 +32,19 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::show_segment,
         handlers::set_segment,
         handlers::remove_segment,
+        access::show,
+        access::put,
+        access::patch,
+        access::warnings,
+        access::show_list,
+        access::put_list,
+        access::remove_list,
+        access::put_rule,
+        access::remove_rule,
+        access::put_set,
+        access::remove_set,
+        access::put_group,
+        access::remove_group,
         handlers::ports,
         handlers::add_port,
         handlers::show_port,

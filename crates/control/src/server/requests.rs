@@ -77,8 +77,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 fn unread(error: &BytesRejection) -> Problem {
     match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            let detail =
-                format!("the body may have {BODY_MAX} bytes, that of /v1/state {STATE_MAX}");
+            let detail = format!(
+                "the body may have {BODY_MAX} bytes, that of /v1/state, of /v1/access and of a list {STATE_MAX}"
+            );
             Problem::new(ProblemKind::TooLarge, detail)
         }
         _ => malformed(error.body_text()),

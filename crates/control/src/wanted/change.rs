@@ -1,6 +1,7 @@
 //! Changes of a wanted state. Each makes a new one, or is refused as a whole.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use api::v1::{
     DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentPatch, SegmentSpec,
@@ -9,6 +10,7 @@ use api::v1::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::access::AccessChange;
 use super::{Invalid, add_port, check, live, normalise, remove_port, set_port};
 
 /// A change.
@@ -20,6 +22,10 @@ pub enum Change {
     PatchState(Value),
     /// The switch, but for what a merge patch says.
     PatchSwitch(Value),
+    /// The access lists, but for what a merge patch says.
+    PatchAccess(Value),
+    /// Something else of the access lists.
+    Access(AccessChange),
     /// One more segment.
     AddSegment(SegmentSpec),
     /// The segment of this name, but for what the patch says.
@@ -46,7 +52,7 @@ impl Change {
     }
 }
 
-/// The state after a change, checked and normalised.
+/// The state after a change, checked and normalised, but for access lists: see [`check_access`](super::check_access).
 ///
 /// # Errors
 /// What is wrong with the change, or with what it would lead to: 404, 409 or 422, as a rule with the field.
@@ -64,6 +70,14 @@ pub fn changed(
             new.switch = patched(&new.switch, patch)?;
             self::whole(state, new, Some("switch"), runtime_dir)
         }
+        Change::PatchAccess(patch) => Ok(WantedState {
+            access: Arc::new(patched(&*state.access, patch)?),
+            ..state.clone()
+        }),
+        Change::Access(change) => Ok(WantedState {
+            access: Arc::new(change.apply(&state.access)?),
+            ..state.clone()
+        }),
         Change::AddSegment(spec) => {
             let mut new = state.clone();
             new.segments.push(spec.clone());

@@ -2,7 +2,10 @@
 //!
 //! The order of segments and ports is not a difference: it means nothing to the switch.
 
+mod access;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::v1::{PortSpec, WantedState};
 use serde::Serialize;
@@ -32,6 +35,18 @@ pub enum Subject {
     Segment,
     /// A port.
     Port,
+    /// A set of addresses.
+    #[serde(rename = "address_set")]
+    AddressSet,
+    /// A group of ports.
+    Group,
+    /// A segment's defaults for frames that no rule matches.
+    #[serde(rename = "acl_default")]
+    AclDefault,
+    /// An access list, or the order of all.
+    Acl,
+    /// A rule of an access list.
+    Rule,
 }
 
 impl Subject {
@@ -43,6 +58,11 @@ impl Subject {
             Self::Metrics => "metrics",
             Self::Segment => "segment",
             Self::Port => "port",
+            Self::AddressSet => "address_set",
+            Self::Group => "group",
+            Self::AclDefault => "acl_default",
+            Self::Acl => "acl",
+            Self::Rule => "rule",
         }
     }
 }
@@ -122,6 +142,9 @@ impl Difference {
             disconnects,
             &mut changes,
         );
+        if !Arc::ptr_eq(&old.access, &new.access) {
+            access::between(&old.access, &new.access, &mut changes);
+        }
         Self { changes }
     }
 
@@ -164,7 +187,7 @@ fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
 }
 
 /// Steps for things with names: what goes, what changes, what comes.
-fn each<T: Serialize>(
+fn each<T: Serialize + PartialEq>(
     subject: Subject,
     old: &[T],
     new: &[T],
@@ -194,6 +217,7 @@ fn each<T: Serialize>(
                 let come = compare(&Fields::new(), &fields(new));
                 changes.push(step(Action::Add, new, come, false));
             }
+            Some(old) if **old == *new => {}
             Some(old) => {
                 let changed = compare(&fields(*old), &fields(new));
                 if !changed.is_empty() {

@@ -56,6 +56,16 @@ pub enum Place {
     Segment(usize),
     /// The port with this index.
     Port(usize),
+    /// The set of addresses with this index.
+    AddressSet(usize),
+    /// The group of ports with this index.
+    Group(usize),
+    /// The defaults of a segment with this index.
+    AclDefault(usize),
+    /// The access list with this index.
+    Acl(usize),
+    /// The rule with the second index in the access list with the first.
+    Rule(usize, usize),
 }
 
 impl Place {
@@ -69,6 +79,11 @@ impl Place {
             Self::Metrics => "metrics.".to_owned(),
             Self::Segment(at) => format!("segments[{at}]."),
             Self::Port(at) => format!("ports[{at}]."),
+            Self::AddressSet(at) => format!("access.address_sets[{at}]."),
+            Self::Group(at) => format!("access.groups[{at}]."),
+            Self::AclDefault(at) => format!("access.defaults[{at}]."),
+            Self::Acl(at) => format!("access.lists[{at}]."),
+            Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
         };
         let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
         format!("{table}{key}{item}")
@@ -84,6 +99,11 @@ impl Place {
             Self::Metrics => "metrics",
             Self::Segment(_) => "segment",
             Self::Port(_) => "port",
+            Self::AddressSet(_) => "address_set",
+            Self::Group(_) => "group",
+            Self::AclDefault(_) => "acl_default",
+            Self::Acl(_) => "acl",
+            Self::Rule(..) => "acl.rule",
         };
         if key.is_empty() {
             table.to_owned()
@@ -102,7 +122,7 @@ pub struct Invalid {
     pub key: &'static str,
     /// The element, where the key's value is a list.
     pub item: Option<usize>,
-    /// What may be there.
+    /// What may be there; empty where `found` says it all.
     pub expected: String,
     /// What is there.
     pub found: String,
@@ -119,6 +139,14 @@ pub enum Why {
     Taken,
     /// It would be right if Lasthop had been started with it.
     Fixed,
+}
+
+/// What is wrong, in words.
+pub(crate) fn said(expected: &str, found: &str) -> String {
+    match expected {
+        "" => found.to_owned(),
+        _ => format!("expected {expected}, found {found}"),
+    }
 }
 
 impl Invalid {
@@ -141,15 +169,14 @@ impl Invalid {
             Why::Taken => ProblemKind::Conflict,
             Why::Fixed => ProblemKind::Fixed,
         };
-        let detail = format!("expected {}, found {}", self.expected, self.found);
-        Problem::new(kind, detail)
+        Problem::new(kind, said(&self.expected, &self.found))
     }
 }
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = self.place.key(self.key);
-        write!(f, "{key}: expected {}, found {}", self.expected, self.found)
+        write!(f, "{key}: {}", said(&self.expected, &self.found))
     }
 }
 

@@ -9,7 +9,6 @@ use port::counters::MAX_PORTS;
 use super::error::{AccessError, Place, Reason, RuleName, Shadowed};
 use super::list::AccessList;
 use super::matcher::{Matcher, Rule};
-use super::model::{AccessListSpec, AccessModel, RuleSpec};
 use super::order::Order;
 use super::palette::Palette;
 use super::resolve::{Context, at};
@@ -17,6 +16,7 @@ use super::rules::{RuleId, RuleInfo, Rules, Verdict};
 use super::text;
 use super::wiring::{Attachment, Overlap, wire};
 use crate::model::{Segment, SegmentId};
+use api::v1::{AccessListSpec, AccessModel, RuleSpec};
 
 /// Rules in one model at most.
 pub const MAX_RULES: usize = 1 << 20;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use wire::flow::KeyState;
 
 use super::matcher::{Matcher, Rule};
-use super::model::Direction;
 use super::order::Order;
 use super::point::{Looked, Point};
 use super::prefix::Prefix;
 use super::rules::{RuleId, RuleInfo, Verdict};
 use super::shelf::{Entry, Shelf, Used};
 use super::trie::{Content, Trie};
+use api::v1::Direction;
 
 /// Rules before a rule that may shadow it, of which each is looked at.
 const SHADOWS: usize = 256;

@@ -9,11 +9,11 @@ use port::PortId;
 use wire::flow::{FlowKey, KeyState};
 use wire::{EtherType, MacAddr};
 
-use super::model::{
-    AccessListSpec, AccessModel, Direction, Otherwise, Pieces, PortText, RuleAction, RuleSpec,
-};
 use super::{Names, Verdict};
 use crate::model::SegmentId;
+use api::v1::{
+    AccessListSpec, AccessModel, Direction, Otherwise, Pieces, PortText, RuleAction, RuleSpec,
+};
 
 pub use cases::check;
 
@@ -167,7 +167,11 @@ impl Oracle<'_> {
 
     fn has(&self, text: &str, ethertype: EtherType, address: u128) -> bool {
         if let Some(name) = text.strip_prefix('@') {
-            let mut sets = self.model.sets.iter().filter(|set| set.name == name);
+            let mut sets = self
+                .model
+                .address_sets
+                .iter()
+                .filter(|set| set.name == name);
             return sets.any(|set| {
                 let mut all = set.addresses.iter();
                 all.any(|text| self.has(text, ethertype, address))

@@ -8,11 +8,11 @@ use wire::flow::KeyState;
 
 use super::error::{AccessError, Place, Reason, RuleName};
 use super::matcher::{Addresses, Kinds, Matcher};
-use super::model::{AccessModel, Direction, Pieces, PortText, RuleAction, RuleSpec};
 use super::prefix::Prefixes;
 use super::ranges::Ranges;
 use super::rules::{LogLimit, RuleId, RuleInfo, Verdict};
 use super::text;
+use api::v1::{AccessModel, Direction, Pieces, PortText, RuleAction, RuleSpec};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -49,7 +49,7 @@ impl Context {
             ports: ports.clone(),
             ..Self::default()
         };
-        for set in &model.sets {
+        for set in &model.address_sets {
             let fault = |field| at(Place::Set(set.name.clone()), field);
             text::name(&set.name).map_err(fault("name"))?;
             let addresses = context

@@ -9,13 +9,13 @@ use wire::flow::{FlowKey, FlowMask};
 
 use super::list::AccessList;
 use super::matcher::Rule;
-use super::model::{Direction, Otherwise};
 use super::order::Order;
 use super::palette::Palette;
 use super::point::{Looked, Point};
 use super::resolve::Context;
 use super::wiring::Overlap;
 use crate::model::SegmentId;
+use api::v1::{Direction, Otherwise};
 
 /// Names a rule for as long as it and its list have their names, over restarts too: for counters and logs. A hash of both names.
 #[derive(
@@ -177,7 +177,7 @@ impl PartialEq for Rules {
                 .lists
                 .iter()
                 .zip(&other.lists)
-                .all(|(a, b)| a.is_same(b))
+                .all(|(a, b)| Arc::ptr_eq(a, b) || a.is_same(b))
     }
 }
 

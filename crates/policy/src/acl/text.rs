@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
 use super::error::Reason;
-use super::model::PortText;
 use super::point::MacBits;
 use super::prefix::{Prefix, ones};
+use api::v1::PortText;
 
 /// Characters of a name.
 const NAME_MAX: usize = 64;

@@ -6,10 +6,10 @@ use port::PortId;
 
 use super::compile::Names;
 use super::error::{AccessError, Place, Reason};
-use super::model::{AccessListSpec, AccessModel, Direction};
 use super::resolve::{Context, at};
 use super::rules::{Attached, SegmentRules, Wiring};
 use crate::model::{MAX_SEGMENTS, SegmentId};
+use api::v1::{AccessListSpec, AccessModel, Direction};
 
 /// To what a list is attached.
 #[derive(Debug)]

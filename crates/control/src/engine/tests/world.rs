@@ -19,7 +19,7 @@ use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
 };
-use policy::{Action, Lookup, Program, SegmentId, decide};
+use policy::{Action, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
 use wire::MacAddr;
 use wire::flow::FlowKey;
@@ -54,6 +54,20 @@ fn is_stale(rule: Stale, key: &FlowKey, flow: &Flow) -> bool {
     }
 }
 
+/// Whether a flow is among those that a program has others for.
+fn is_outdated(outdated: &Outdated, key: &FlowKey, flow: &Flow) -> bool {
+    let Outdated { ports, segments } = outdated;
+    let to = match flow.action {
+        Action::Unicast { port, .. } => Some(port),
+        Action::Flood { .. } | Action::Drop(_) => None,
+    };
+    let concerned = |port: PortId| ports.contains(&port);
+    let segment = flow.segment.filter(|_| to.is_none());
+    concerned(PortId(key.in_port()))
+        || to.is_some_and(concerned)
+        || segment.is_some_and(|segment| segments.contains(&segment))
+}
+
 /// Where stations are, as control says.
 struct Known(Vec<Station>);
 
@@ -76,6 +90,8 @@ pub(super) struct Switch {
     pub(super) orders: Vec<String>,
     pub(super) ports: BTreeMap<PortId, PortConfig>,
     pub(super) program: Program,
+    /// What came with each program.
+    pub(super) outdated: Vec<Option<Outdated>>,
     /// By key: all flows of control have the same mask.
     pub(super) flows: BTreeMap<[u64; 8], Flow>,
     /// Taken back by control, so far.
@@ -204,7 +220,12 @@ impl Switch {
     fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
         match order {
             Order::Adopt => self.adopt(link),
-            Order::Program { program, .. } => self.program = program,
+            Order::Program { program, outdated } => {
+                self.program = program;
+                self.outdated.push(outdated.clone());
+                let outdated = outdated.unwrap_or_default();
+                self.forget(|key, flow| is_outdated(&outdated, key, flow));
+            }
             Order::AddPort(config) => {
                 let listens = config.role == Role::Server;
                 assert_eq!(fds.len(), usize::from(listens), "{config:?}");

@@ -199,7 +199,7 @@ fn a_buffer_is_free_again_when_its_frame_has_left() {
     for round in 0..3 {
         for ids in all.chunks(64) {
             let frames: Vec<(u16, u32)> = ids.iter().map(|id| (*id, 12 + 60)).collect();
-            assert_eq!(world.send(&frames), [], "round {round}");
+            assert_eq!(world.send(&frames), [0_u16; 0], "round {round}");
         }
         assert_eq!(world.xdp.patience(), Some(SOON), "nothing else tells");
         for id in &all {

@@ -200,7 +200,7 @@ fn model(bytes: &mut Bytes<'_>) -> AccessModel {
     });
     let otherwise = [Otherwise::Allow, Otherwise::Deny];
     AccessModel {
-        sets: sets.into(),
+        address_sets: sets.into(),
         groups: groups.into(),
         defaults: vec![SegmentDefault {
             segment: "s0".to_owned(),

@@ -1,28 +1,45 @@
-//! What the operator writes: access lists, groups of ports, sets of addresses. Texts, as in the configuration file and
-//! the API; [`Rules::compile`](super::Rules::compile) checks them.
+//! What the operator writes about who may talk to whom: access lists, groups of ports, sets of addresses. `docs/POLICY.md` says what
+//! they mean.
+//!
+//! The configuration file spells the lists of this document in the singular, as its tables are (`[[acl]]`, `[[acl.rule]]`).
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// All access lists, with what they name.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessModel {
     /// Sets of addresses, for `@name` in rules.
-    #[serde(rename = "address_set", skip_serializing_if = "Vec::is_empty")]
-    pub sets: Vec<AddressSet>,
+    #[serde(alias = "address_set", skip_serializing_if = "Vec::is_empty")]
+    pub address_sets: Vec<AddressSet>,
     /// Groups of ports.
-    #[serde(rename = "group", skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// What happens in a segment to frames that no rule matches.
-    #[serde(rename = "acl_default", skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "acl_default", skip_serializing_if = "Vec::is_empty")]
     pub defaults: Vec<SegmentDefault>,
     /// The lists, in their order.
-    #[serde(rename = "acl", skip_serializing_if = "Vec::is_empty")]
+    #[serde(alias = "acl", skip_serializing_if = "Vec::is_empty")]
     pub lists: Vec<AccessListSpec>,
 }
 
+impl AccessModel {
+    /// Whether nothing is said: everything is allowed then.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The list of this name.
+    #[must_use]
+    pub fn list(&self, name: &str) -> Option<&AccessListSpec> {
+        self.lists.iter().find(|list| list.name == name)
+    }
+}
+
 /// A named set of addresses.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressSet {
     /// Its name.
@@ -32,8 +49,9 @@ pub struct AddressSet {
 }
 
 /// A named group of ports.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PortGroup)]
 pub struct Group {
     /// Its name.
     pub name: String,
@@ -42,8 +60,9 @@ pub struct Group {
 }
 
 /// What happens to frames that no rule matches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = AccessDefault)]
 pub enum Otherwise {
     /// They pass.
     #[default]
@@ -53,7 +72,7 @@ pub enum Otherwise {
 }
 
 /// The defaults of one segment; a segment without any allows both.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentDefault {
     /// The segment's name.
@@ -67,8 +86,9 @@ pub struct SegmentDefault {
 }
 
 /// On which way of a frame a list is asked, as seen from the port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = AccessDirection)]
 pub enum Direction {
     /// When it comes from the port's guest.
     FromGuest,
@@ -77,7 +97,7 @@ pub enum Direction {
 }
 
 /// An access list and where it applies.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessListSpec {
     /// Its name.
@@ -94,12 +114,12 @@ pub struct AccessListSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The rules; see [`RuleSpec::priority`].
-    #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, alias = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleSpec>,
 }
 
 /// What a rule does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
     /// The frame passes this list.
@@ -114,8 +134,9 @@ pub enum RuleAction {
 }
 
 /// Which pieces of datagrams a rule is for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schema(as = FragmentPieces)]
 pub enum Pieces {
     /// Whole datagrams alone.
     Whole,
@@ -126,15 +147,16 @@ pub enum Pieces {
 }
 
 /// That uses of a rule are logged.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = AccessLog)]
 pub struct LogSpec {
     /// Frames a second at most.
     pub per_second: u32,
 }
 
 /// One port or a range of them: a number, or a text like `"8000-8010"`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum PortText {
     /// A number.
@@ -144,7 +166,7 @@ pub enum PortText {
 }
 
 /// A rule: what it matches and what happens then. What is not said matches everything.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
     /// Its name, unique in its list. Counters and logs know the rule by the names of list and rule.
@@ -202,4 +224,22 @@ pub struct RuleSpec {
     /// For these pieces of datagrams alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragment: Option<Pieces>,
+}
+
+/// A rule that never decides anything, because one before it in its list matches all that it does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Shadow {
+    /// The list.
+    pub list: String,
+    /// The rule.
+    pub rule: String,
+    /// The one before it.
+    pub by: String,
+}
+
+/// What is worth a look in access lists that are right. Answer of `GET /v1/access/warnings`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct AccessWarnings {
+    /// Rules that never decide anything.
+    pub shadowed: Vec<Shadow>,
 }

@@ -1,0 +1,82 @@
+//! Access lists in the file.
+
+use api::v1::{AccessListSpec, Direction, RuleAction};
+
+use super::{PORT, check_all, read, wrong};
+
+const LIST: &str = "[[acl]]\nname = \"in\"\ndirection = \"to-guest\"\nports = [\"vm1\"]\n";
+
+#[test]
+fn lists_are_read_and_their_rules_keep_their_order() {
+    let text = format!(
+        "{PORT}[[address_set]]\nname = \"office\"\naddresses = [\"10.9.0.0/16\"]\n\
+         [[group]]\nname = \"web\"\nports = [\"vm1\"]\n\
+         [[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n\
+         {LIST}groups = [\"web\"]\n\
+         [[acl.rule]]\nname = \"http\"\npriority = 10\naction = \"allow\"\nprotocol = \"tcp\"\ndestination_ports = [80, \"8000-8010\"]\n\
+         [[acl.rule]]\nname = \"ssh\"\naction = \"reject\"\nsource = [\"@office\"]\nlog = {{ per_second = 5 }}\n\
+         [[acl]]\nname = \"out\"\ndirection = \"from-guest\"\n"
+    );
+    let access = read(&text).unwrap().access;
+    let of = |list: &AccessListSpec| -> Vec<_> {
+        list.rules
+            .iter()
+            .map(|r| (r.name.clone(), r.action))
+            .collect()
+    };
+    let expected = [
+        ("http".to_owned(), RuleAction::Allow),
+        ("ssh".to_owned(), RuleAction::Reject),
+    ];
+    assert_eq!(of(&access.lists[0]), expected);
+    assert_eq!(access.lists[1].direction, Direction::FromGuest);
+    assert_eq!(access.groups[0].ports, ["vm1"]);
+    assert_eq!(access.address_sets[0].addresses, ["10.9.0.0/16"]);
+    assert_eq!(access.lists[0].rules[1].log.unwrap().per_second, 5);
+}
+
+#[test]
+fn what_is_wrong_has_its_line() {
+    check_all(&[
+        ("acl = 5\n", "1: acl: expected tables [[acl]], found 5"),
+        (
+            "[[acl]]\nname = \"in\"\ndirection = \"inward\"\n",
+            "3: acl: expected \"from-guest\" or \"to-guest\", found unknown variant \"inward\"",
+        ),
+        (
+            "[[group]]\nname = \"g\"\nports = [\"vm9\"]\n",
+            "3: group.ports: there is no port \"vm9\"",
+        ),
+        (
+            "[[address_set]]\nname = \"s\"\naddresses = [\"10.0.0.1/8\"]\n",
+            "3: address_set.addresses: \"10.0.0.1/8\" has bits behind the prefix; the network is \"10.0.0.0/8\"",
+        ),
+        (
+            "[[acl_default]]\nsegment = \"red\"\n",
+            "2: acl_default.segment: there is no segment \"red\"",
+        ),
+    ]);
+    let rule = |line: &str| {
+        wrong(&format!(
+            "{PORT}{LIST}[[acl.rule]]\nname = \"r\"\naction = \"drop\"\n{line}\n"
+        ))
+    };
+    assert_eq!(
+        rule("source = [\"@all\"]"),
+        "12: acl.rule.source: acl \"in\", rule \"r\": there is no address_set \"all\""
+    );
+    assert_eq!(
+        rule("log = { per_second = 0 }"),
+        "12: acl.rule.log.per_second: acl \"in\", rule \"r\": expected a limit of at least one frame a second, found 0"
+    );
+    assert_eq!(
+        rule("colour = 1").split(", \"peer").next(),
+        Some(
+            "12: acl.rule: expected one of \"name\", \"priority\", \"action\", \"log\", \"source_mac\", \"destination_mac\", \"ether_type\", \"vlan\", \"source\", \"destination\""
+        )
+    );
+    assert_eq!(
+        rule("protocol = 6"),
+        "12: acl.rule: expected a string, found invalid type: integer \"6\""
+    );
+}

@@ -1,0 +1,98 @@
+//! The access lists as the engine has them: compiled, and compiled again only as far as they have changed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::v1::{AccessListSpec, AccessModel, Problem};
+use policy::acl::{AccessError, Names, Rules, few_changes};
+use policy::{Model, PortId, Segment, SegmentId};
+
+use super::Engine;
+use crate::wanted::placed;
+
+/// What was compiled last.
+#[derive(Default)]
+pub(super) struct Access {
+    model: Arc<AccessModel>,
+    segments: BTreeMap<SegmentId, Segment>,
+    ports: BTreeMap<String, PortId>,
+    rules: Rules,
+}
+
+impl Access {
+    /// Whether names mean what they did. One that nobody knew then is in no list that was right.
+    fn means_the_same(&self, names: Names<'_>) -> bool {
+        let port =
+            |(name, id): (&String, &PortId)| names.ports.get(name).is_none_or(|now| now == id);
+        let segment = |(id, was): (&SegmentId, &Segment)| {
+            let mut segments = names.segments.iter();
+            let now = segments.find(|(_, segment)| segment.name == was.name);
+            now.is_none_or(|(now, _)| now == id)
+        };
+        self.ports.iter().all(port) && self.segments.iter().all(segment)
+    }
+
+    /// Compiles a model, or changes what was compiled last.
+    fn compile(&self, model: &Arc<AccessModel>, names: Names<'_>) -> Result<Rules, AccessError> {
+        if self.means_the_same(names) && knows_all(model, names) {
+            if Arc::ptr_eq(&self.model, model) || self.model == *model {
+                return Ok(self.rules.clone());
+            }
+            if let Some(changes) = few_changes(&self.model, model) {
+                let mut rules = self.rules.clone();
+                for change in &changes {
+                    rules = rules.change(change)?.rules;
+                }
+                return Ok(rules);
+            }
+        }
+        Ok(Rules::compile(model, names)?.rules)
+    }
+}
+
+/// Whether there is still everything that a model names.
+fn knows_all(model: &AccessModel, names: Names<'_>) -> bool {
+    let segment = |name: &String| names.segments.values().any(|s| s.name == *name);
+    let port = |name: &String| names.ports.contains_key(name);
+    let list = |list: &AccessListSpec| {
+        let mut peers = list.rules.iter().flat_map(|rule| &rule.peer_ports);
+        list.segments.iter().all(segment) && list.ports.iter().all(port) && peers.all(port)
+    };
+    model.lists.iter().all(list)
+        && model.groups.iter().flat_map(|group| &group.ports).all(port)
+        && model.defaults.iter().map(|d| &d.segment).all(segment)
+}
+
+impl Engine {
+    /// Compiles the wanted access lists; [`Engine::rules`] has them then.
+    ///
+    /// # Errors
+    /// What is wrong with them; nothing has changed then.
+    pub(super) fn compile_access(&mut self, model: &Model) -> Result<(), Problem> {
+        let wanted = &self.saved.wanted;
+        let ports = wanted.ports.iter().filter_map(|port| {
+            let id = self.saved.ports.get(&port.name)?;
+            Some((port.name.clone(), *id))
+        });
+        let ports: BTreeMap<String, PortId> = ports.collect();
+        let access = Arc::clone(&wanted.access);
+        let names = Names {
+            segments: &model.segments,
+            ports: &ports,
+        };
+        let rules = self.access.compile(&access, names);
+        let rules = rules.map_err(|error| placed(&access, &error).to_problem_in(None))?;
+        self.access = Access {
+            model: access,
+            segments: model.segments.clone(),
+            ports,
+            rules,
+        };
+        Ok(())
+    }
+
+    /// The access lists that were compiled last.
+    pub(super) fn rules(&self) -> Rules {
+        self.access.rules.clone()
+    }
+}

@@ -1,0 +1,181 @@
+//! Access lists: refused as a whole, or published with what is outdated by them.
+
+use std::sync::Arc;
+
+use api::v1::{AccessModel, Problem, RuleSpec};
+use policy::{Action, DropReason, Outdated, PortId, SegmentId};
+
+use super::world::{World, asked, flood, key, port, to};
+use crate::engine::Engine;
+use crate::wanted::{AccessChange, Change};
+
+const DENIED: Action = Action::Drop(DropReason::AclDenied);
+
+/// Three ports in blue, one in red; stations 1 to 3 are known.
+fn world() -> (World, Engine) {
+    let mut world = World::new(vec![
+        port("vm0", "blue"),
+        port("vm1", "blue"),
+        port("vm2", "blue"),
+        port("vm3", "red"),
+    ]);
+    let mut engine = world.start().unwrap();
+    world.settle(&mut engine);
+    for (port, station) in [(0, 1), (1, 2), (2, 3)] {
+        world.ask(&mut engine, key(port, station, 255));
+    }
+    (world, engine)
+}
+
+fn lists(json: &str) -> AccessModel {
+    serde_json::from_str(json).unwrap()
+}
+
+/// `vm2` takes nothing.
+fn closed() -> AccessModel {
+    lists(
+        r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm2"],
+            "rules": [{"name": "all", "action": "drop"}]}]}"#,
+    )
+}
+
+impl Engine {
+    fn set_access(&mut self, access: AccessModel) -> Result<(), Problem> {
+        let change = AccessChange::All(Box::new(access));
+        self.change(&asked(Change::Access(change))).map(drop)
+    }
+
+    fn put_rule(&mut self, json: &str) -> Result<(), Problem> {
+        let rule: RuleSpec = serde_json::from_str(json).unwrap();
+        let change = AccessChange::PutRule("in".to_owned(), Box::new(rule));
+        self.change(&asked(Change::Access(change))).map(drop)
+    }
+}
+
+#[test]
+fn what_a_list_denies_is_dropped_and_only_that_is_asked_about_again() {
+    let (world, mut engine) = world();
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 3)), to(2));
+    engine.set_access(closed()).unwrap();
+    let told = world.switch().outdated.last().cloned().flatten();
+    let outdated = Outdated {
+        ports: vec![PortId(2)],
+        segments: vec![SegmentId(1)],
+    };
+    assert_eq!(told, Some(outdated));
+    let cached = world.cached();
+    assert_eq!(cached.len(), 1, "that between vm0 and vm1: {cached:?}");
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
+    assert_eq!(world.ask(&mut engine, key(0, 1, 255)), flood(1));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    engine.set_access(AccessModel::default()).unwrap();
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), to(2));
+}
+
+#[test]
+fn a_control_that_starts_anew_keeps_what_the_lists_have_decided() {
+    let (mut world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    world.ask(&mut engine, key(0, 1, 255));
+    world.ask(&mut engine, key(0, 1, 2));
+    let flows = world.cached();
+    let epoch = engine.program.epoch();
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(engine.program.epoch(), epoch);
+    assert_eq!(world.cached(), flows);
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
+    assert_eq!(*engine.wanted().state.access, closed());
+}
+
+#[test]
+fn who_does_not_know_what_ran_before_says_so() {
+    let (mut world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    drop(engine);
+    world.switch().program = policy::Program::default();
+    world.start().unwrap();
+    assert_eq!(world.switch().outdated.last(), Some(&None));
+}
+
+#[test]
+fn wrong_lists_change_nothing() {
+    let (world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    let wanted = engine.wanted();
+    world.orders();
+    for (access, field, detail) in [
+        (
+            r#"{"lists": [{"name": "a", "direction": "to-guest", "ports": ["vm9"]}]}"#,
+            "access.lists[0].ports",
+            "there is no port \"vm9\"",
+        ),
+        (
+            r#"{"groups": [{"name": "g", "ports": []}, {"name": "g", "ports": []}]}"#,
+            "access.groups[1].name",
+            "\"g\" is there twice",
+        ),
+        (
+            r#"{"lists": [{"name": "a", "direction": "to-guest"}, {"name": "b", "direction": "to-guest",
+                "rules": [{"name": "x", "action": "drop"}, {"name": "y", "action": "drop", "source": ["10.0.0.1/33"]}]}]}"#,
+            "access.lists[1].rules[1].source",
+            "acl \"b\", rule \"y\": \"10.0.0.1/33\": the prefix has at most 32 bits",
+        ),
+        (
+            r#"{"lists": [{"name": "a", "direction": "to-guest",
+                "rules": [{"name": "x", "action": "allow-stateful"}]}]}"#,
+            "access.lists[0].rules[0].action",
+            "acl \"a\", rule \"x\": \"allow-stateful\" is not available yet: there is no connection tracking; use \"allow\" and a rule for the answers",
+        ),
+    ] {
+        let problem = engine.set_access(lists(access)).unwrap_err();
+        assert_eq!(problem.status, 422, "{problem}");
+        assert_eq!(
+            (problem.field.as_deref(), problem.detail.as_str()),
+            (Some(field), detail)
+        );
+    }
+    assert_eq!(engine.wanted(), wanted);
+    assert_eq!(world.orders(), [""; 0]);
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), DENIED);
+}
+
+#[test]
+fn what_a_list_names_does_not_go_away() {
+    let (_world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    let problem = engine.remove_port("vm2").unwrap_err();
+    assert_eq!(
+        (problem.status, problem.field.as_deref()),
+        (409, Some("name"))
+    );
+    let detail = "access.lists[0].ports needs it: there is no port \"vm2\"";
+    assert_eq!(problem.detail, detail);
+    engine.remove_port("vm1").unwrap();
+    engine.set_access(AccessModel::default()).unwrap();
+    engine.remove_port("vm2").unwrap();
+}
+
+#[test]
+fn one_changed_rule_is_as_if_all_were_compiled() {
+    let (world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    engine
+        .put_rule(r#"{"name": "one", "priority": 1, "action": "allow", "source_mac": "52:54:00:00:00:01"}"#)
+        .unwrap();
+    assert_eq!(world.frame(&mut engine, key(1, 2, 3)), DENIED);
+    let rules = engine.program.rules().clone();
+    let same = Arc::clone(&engine.wanted().state.access);
+    engine.set_access(AccessModel::default()).unwrap();
+    engine.set_access((*same).clone()).unwrap();
+    assert_eq!(*engine.program.rules(), rules);
+    let problem = engine
+        .put_rule(r#"{"name": "bad", "action": "drop", "protocol": "x"}"#)
+        .unwrap_err();
+    assert_eq!(
+        problem.field.as_deref(),
+        Some("access.lists[0].rules[2].protocol")
+    );
+    assert_eq!(*engine.program.rules(), rules);
+}

@@ -1,0 +1,179 @@
+//! What must hold for access lists, and what is worth a warning.
+//!
+//! [`policy::acl::Rules::compile`] checks them; here its errors get their place in the document.
+
+use std::collections::BTreeMap;
+
+use api::v1::{AccessModel, DEFAULT_SEGMENT, Problem, ProblemKind, WantedState};
+use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
+use policy::{PortId, Segment, SegmentId};
+
+use super::invalid::{Invalid, Place, Why};
+
+/// Checks the access lists of a state, the ports and segments of which are right.
+///
+/// # Errors
+/// The first thing that is wrong with them.
+pub fn check_access(state: &WantedState) -> Result<Vec<Shadowed>, Invalid> {
+    if state.access.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (segments, ports) = numbers(state);
+    let names = Names {
+        segments: &segments,
+        ports: &ports,
+    };
+    let compiled = Rules::compile(&state.access, names);
+    let compiled = compiled.map_err(|error| placed(&state.access, &error))?;
+    Ok(compiled.shadowed)
+}
+
+/// Numbers for names, good for a check.
+fn numbers(state: &WantedState) -> (BTreeMap<SegmentId, Segment>, BTreeMap<String, PortId>) {
+    let mut segments: Vec<&str> = state.segments.iter().map(|s| s.name.as_str()).collect();
+    if !segments.contains(&DEFAULT_SEGMENT) {
+        segments.push(DEFAULT_SEGMENT);
+    }
+    let segment = |(at, name): (u16, &str)| {
+        let (name, vlan) = (name.to_owned(), None);
+        (SegmentId(at), Segment { name, vlan })
+    };
+    let ports = state.ports.iter().zip(0..);
+    (
+        (0..).zip(segments).map(segment).collect(),
+        ports
+            .map(|(port, at)| (port.name.clone(), PortId(at)))
+            .collect(),
+    )
+}
+
+/// An error of the compiler with its place in the document: of several things with a name, the last.
+pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
+    use policy::acl::Place as Of;
+    let last = |found: Option<usize>| found.unwrap_or_default();
+    let list = |name: &str| last(access.lists.iter().rposition(|list| list.name == name));
+    let place = match &error.place {
+        Of::Set(name) => Place::AddressSet(last(
+            access
+                .address_sets
+                .iter()
+                .rposition(|set| set.name == *name),
+        )),
+        Of::Group(name) => Place::Group(last(
+            access.groups.iter().rposition(|group| group.name == *name),
+        )),
+        Of::Default(name) => Place::AclDefault(last(
+            access
+                .defaults
+                .iter()
+                .rposition(|default| default.segment == *name),
+        )),
+        Of::List(name) => Place::Acl(list(name)),
+        Of::Rule(RuleName { list: name, rule }) => {
+            let list = list(name);
+            let rules = access.lists.get(list).map(|list| &list.rules);
+            let at = rules.and_then(|rules| rules.iter().rposition(|r| r.name == *rule));
+            Place::Rule(list, last(at))
+        }
+    };
+    Invalid {
+        place,
+        key: error.field,
+        item: None,
+        expected: String::new(),
+        found: match place {
+            Place::Rule(..) => format!("{}: {}", error.place, error.reason),
+            _ => error.reason.to_string(),
+        },
+        why: Why::Wrong,
+    }
+}
+
+/// A change to one thing of the access lists.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AccessChange {
+    /// These and no others.
+    All(Box<AccessModel>),
+    /// The list of this name is this one; a new one goes to the end.
+    PutList(Box<api::v1::AccessListSpec>),
+    /// There is no such list any more.
+    RemoveList(String),
+    /// One rule of a list; a new one goes to the end.
+    PutRule(String, Box<api::v1::RuleSpec>),
+    /// There is no such rule any more.
+    RemoveRule(String, String),
+    /// The set of this name is this one.
+    PutSet(api::v1::AddressSet),
+    /// There is no such set any more.
+    RemoveSet(String),
+    /// The group of this name is this one.
+    PutGroup(api::v1::Group),
+    /// There is no such group any more.
+    RemoveGroup(String),
+}
+
+impl AccessChange {
+    /// The lists after the change, not checked.
+    ///
+    /// # Errors
+    /// 404 where something is not there.
+    pub(super) fn apply(&self, old: &AccessModel) -> Result<AccessModel, Problem> {
+        let mut new = old.clone();
+        match self {
+            Self::All(all) => return Ok((**all).clone()),
+            Self::PutList(list) => put(&mut new.lists, (**list).clone(), |l| &l.name),
+            Self::RemoveList(name) => {
+                remove(&mut new.lists, name, |l| &l.name, "access list")?;
+            }
+            Self::PutRule(list, rule) => {
+                let rules = &mut list_of(&mut new, list)?.rules;
+                put(rules, (**rule).clone(), |r| &r.name);
+            }
+            Self::RemoveRule(list, rule) => {
+                let rules = &mut list_of(&mut new, list)?.rules;
+                remove(rules, rule, |r| &r.name, "rule")?;
+            }
+            Self::PutSet(set) => put(&mut new.address_sets, set.clone(), |s| &s.name),
+            Self::RemoveSet(name) => {
+                remove(&mut new.address_sets, name, |s| &s.name, "address set")?;
+            }
+            Self::PutGroup(group) => put(&mut new.groups, group.clone(), |g| &g.name),
+            Self::RemoveGroup(name) => remove(&mut new.groups, name, |g| &g.name, "group")?,
+        }
+        Ok(new)
+    }
+}
+
+fn missing(what: &str, name: &dyn std::fmt::Display) -> Problem {
+    Problem::new(
+        ProblemKind::NotFound,
+        format!("there is no {what} `{name}`"),
+    )
+}
+
+fn list_of<'a>(
+    access: &'a mut AccessModel,
+    name: &str,
+) -> Result<&'a mut api::v1::AccessListSpec, Problem> {
+    let found = access.lists.iter_mut().find(|list| list.name == name);
+    found.ok_or_else(|| missing("access list", &name))
+}
+
+fn put<T>(all: &mut Vec<T>, new: T, name: impl Fn(&T) -> &String) {
+    match all.iter_mut().find(|one| name(one) == name(&new)) {
+        Some(old) => *old = new,
+        None => all.push(new),
+    }
+}
+
+fn remove<T>(
+    all: &mut Vec<T>,
+    gone: &str,
+    name: impl Fn(&T) -> &String,
+    what: &str,
+) -> Result<(), Problem> {
+    let at = all.iter().position(|one| name(one) == gone);
+    let at = at.ok_or_else(|| missing(what, &gone))?;
+    all.remove(at);
+    Ok(())
+}
