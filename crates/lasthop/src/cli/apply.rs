@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use api::v1::WantedState;
 use control::config;
-use control::wanted::{Action, Difference, FieldChange, Step, live};
+use control::wanted::{self, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
 use super::args::How;
@@ -37,8 +37,12 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
         .map_err(|fixed| Failure::Wrong(config::error_in(&file, &fixed).to_string()))?;
     let difference = Difference::between(&old, &new);
     let apply = !how.dry_run && !difference.is_empty();
+    let warnings = wanted::check_access(&new).unwrap_or_default();
     if !how.output.json {
         emit(&show(&difference, &Colours::of_terminal()))?;
+        warnings
+            .iter()
+            .for_each(|warning| eprintln!("warning: {warning}"));
     }
     if !difference.is_empty() {
         let path = if apply { STATE } else { DRY_RUN };
@@ -47,7 +51,12 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
     }
     match how.output.json {
         true => {
-            let document = json!({"changes": difference.changes, "applied": apply});
+            let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+            let document = json!({
+                "changes": difference.changes,
+                "applied": apply,
+                "warnings": warnings,
+            });
             emit(&format!("{document}\n"))?;
         }
         false => emit(&summary(&difference, apply))?,

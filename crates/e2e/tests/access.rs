@@ -1,0 +1,353 @@
+//! Access lists: who may talk to whom, with guests of QEMU, under traffic, and when processes die.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::guest::{Guest, GuestSpec};
+use e2e::lasthop::Lasthop;
+use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::traffic::{ping, reachable};
+use e2e::turn;
+use e2e::wait::eventually;
+use testkit::packets::{Flow, SequenceChecker, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+const PORTS: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+
+[[port]]
+name = "vm3"
+kind = "vhost-user"
+socket = "vm3.sock"
+"#;
+
+/// Nobody gets anything but ARP, and `vm2` pings from one address and a web server's port.
+const CLOSED: &str = r#"
+[[address_set]]
+name = "friends"
+addresses = ["10.0.0.3/32"]
+
+[[group]]
+name = "web"
+ports = ["vm2"]
+
+[[acl_default]]
+segment = "default"
+to_guest = "deny"
+
+[[acl]]
+name = "all"
+direction = "to-guest"
+segments = ["default"]
+[[acl.rule]]
+name = "arp"
+action = "allow"
+ether_type = "arp"
+[[acl.rule]]
+name = "answers"
+action = "allow"
+protocol = "icmp"
+icmp_type = 0
+
+[[acl]]
+name = "web-in"
+direction = "to-guest"
+groups = ["web"]
+[[acl.rule]]
+name = "ping"
+action = "allow"
+source = ["@friends"]
+protocol = "icmp"
+icmp_type = 8
+[[acl.rule]]
+name = "http"
+action = "allow"
+protocol = "tcp"
+destination_ports = [80]
+"#;
+
+fn apply(lasthop: &Lasthop, file: &Path, text: &str) -> String {
+    fs::write(file, text).expect("the file can be written");
+    lasthop.ok(&["apply", &file.display().to_string()])
+}
+
+fn denied(lasthop: &Lasthop) -> u64 {
+    let stats = lasthop.stats();
+    let drops = stats.drops();
+    drops.get("acl-denied").copied().unwrap_or(0)
+}
+
+#[test]
+fn guests_reach_whom_the_lists_say() {
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("new.toml");
+    let lasthop = Lasthop::start(PORTS);
+    turn.step("boot three guests");
+    let boot = |name: &str, ip: &str| {
+        let spec = GuestSpec::dialing(name, lasthop.socket(&format!("{name}.sock")));
+        spec.ip(ip).start()
+    };
+    let guests = [
+        boot("vm1", "10.0.0.1/24"),
+        boot("vm2", "10.0.0.2/24"),
+        boot("vm3", "10.0.0.3/24"),
+    ];
+    let [mut one, mut two, mut three] = guests.map(Guest::ready);
+    assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
+    assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
+    assert_eq!(denied(&lasthop), 0);
+
+    turn.step("lists, while they talk");
+    let told = apply(&lasthop, &file, &format!("{PORTS}{CLOSED}"));
+    assert!(told.contains("+ rule web-in/http"), "{told}");
+    for again in 0..2 {
+        assert!(!reachable(&mut one, "10.0.0.2"), "{again}");
+        assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
+        assert!(!reachable(&mut two, "10.0.0.1"), "{again}");
+    }
+    assert!(denied(&lasthop) > 0);
+
+    turn.step("a service behind an open port, and one behind a closed one");
+    two.run("iperf3 -s -D -p 80; iperf3 -s -D -p 81");
+    // What comes back is not allowed yet: there is no connection tracking.
+    assert!(!connects(&mut one, 80));
+    let answers = "[[acl.rule]]\nname = \"web-answers\"\naction = \"allow\"\nprotocol = \"tcp\"\nsource_ports = [80, 81]\n";
+    let open = CLOSED.replace(
+        "\n[[acl]]\nname = \"web-in\"",
+        &format!("\n{answers}\n[[acl]]\nname = \"web-in\""),
+    );
+    let told = apply(&lasthop, &file, &format!("{PORTS}{open}"));
+    assert_eq!(told.lines().count(), 2, "one rule: {told}");
+    assert!(connects(&mut one, 80));
+    assert!(!connects(&mut one, 81));
+
+    turn.step("control dies, and the switch");
+    lasthop.kill_control();
+    lasthop.wait_port("vm2", "up");
+    assert!(!reachable(&mut one, "10.0.0.2"));
+    assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
+    lasthop.kill_switch();
+    lasthop.wait_port("vm2", "up");
+    lasthop.wait_port("vm1", "up");
+    assert!(!reachable(&mut one, "10.0.0.2"));
+    assert!(connects(&mut one, 80));
+    assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
+
+    turn.step("everything is open again");
+    apply(&lasthop, &file, PORTS);
+    assert_eq!(ping(&mut one, "10.0.0.2", 5).lost(), 0);
+    drop((one, two, three));
+    lasthop.stop();
+    turn.step("done");
+}
+
+fn connects(guest: &mut Guest, port: u16) -> bool {
+    let options = "-t 1 --connect-timeout 2000";
+    guest.status(&format!("iperf3 -c 10.0.0.2 -p {port} {options}")) == 0
+}
+
+/// What nobody's packets match.
+fn many_rules(count: usize) -> String {
+    let mut text =
+        "[[acl]]\nname = \"many\"\ndirection = \"to-guest\"\nsegments = [\"default\"]\n".to_owned();
+    for n in 0..count {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "[[acl.rule]]\nname = \"r{n}\"\naction = \"drop\"\nsource = [\"172.{}.{}.0/24\"]\nprotocol = \"tcp\"\ndestination_ports = [{}]",
+            16 + n / 4096 % 16,
+            n / 16 % 256,
+            1 + n % 16
+        );
+    }
+    text
+}
+
+#[test]
+fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("new.toml");
+    let lasthop = Lasthop::start(PORTS);
+    let connect = |name: &str, number| {
+        let config = GuestConfig::default().guest(number);
+        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+    };
+    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let _c = connect("vm3.sock", 3);
+    introduce(&mut a, &mut b, Flow::v4(1, 2));
+    let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
+    let only_udp = "[[acl_default]]\nsegment = \"default\"\nto_guest = \"deny\"\n[[acl]]\nname = \"udp\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
+        [[acl.rule]]\nname = \"udp\"\naction = \"allow\"\nprotocol = \"udp\"\n";
+    let (few, many) = (many_rules(20), many_rules(2000));
+    let lists = [
+        ("lists that do not match", few.clone()),
+        ("many of them", many.clone()),
+        ("one of many is another", many.replacen("[1]", "[99]", 1)),
+        ("a port that denies all but this", only_udp.to_owned()),
+        ("none", String::new()),
+    ];
+    for round in 0..2 {
+        for (what, text) in &lists {
+            turn.step(&format!("{what}, time {}", round + 1));
+            fs::write(&file, format!("{PORTS}{text}")).expect("the file can be written");
+            let file = file.display().to_string();
+            std::thread::scope(|scope| {
+                let apply = scope.spawn(|| lasthop.ok(&["apply", &file]));
+                while !apply.is_finished() {
+                    steady.send(&mut a, 100);
+                    collect(&mut b, &mut checker);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                let told = apply.join().expect("it is applied");
+                assert!(told.ends_with(" applied\n"), "{told}");
+            });
+        }
+    }
+    let clean = settle(&mut b, &mut checker, &steady, Duration::from_secs(5));
+    assert!(clean, "of {} frames: {checker:?}", steady.sent());
+    assert_eq!(lasthop.stats().drops(), [].into());
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
+    let turn = turn();
+    let list = "[[acl]]\nname = \"in\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
+        [[acl.rule]]\nname = \"open\"\naction = \"allow\"\nprotocol = \"udp\"\ndestination_ports = [53, 123]\n\
+        [[acl.rule]]\nname = \"rest\"\naction = \"drop\"\nprotocol = \"udp\"\n";
+    let lasthop = Lasthop::start(&format!("{PORTS}{list}"));
+    let connect = |name: &str, number| {
+        let config = GuestConfig::default().guest(number);
+        FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+    };
+    let (mut a, mut b) = (connect("vm1.sock", 1), connect("vm2.sock", 2));
+    let open = Flow {
+        dst_port: 53,
+        ..Flow::v4(1, 2)
+    };
+    introduce(&mut a, &mut b, open);
+    b.recv_all().expect("the guest is served");
+    let before = lasthop.stats();
+    let upcalls = |lasthop: &Lasthop| lasthop.json(&["status"])["switch"]["upcalls"].as_u64();
+    let (asked, mut sent) = (upcalls(&lasthop), 0_u64);
+    for port in 0..=u16::MAX {
+        let flow = Flow {
+            dst_port: port,
+            ..Flow::v4(1, 2)
+        };
+        a.send(&udp(&flow, &[0; 18])).expect("the guest sends");
+        sent += 1;
+        // Some wait for their answer while more come: not so many that they have no room.
+        if port % 64 == 63 {
+            served("the frames are taken", || {
+                lasthop.stats().since(&before).sent("vm1") == sent
+            });
+        }
+    }
+    served("all is decided", || {
+        let moved = lasthop.stats().since(&before);
+        moved.drops().get("acl-denied") == Some(&(sent - 2)) && moved.received("vm2") == 2
+    });
+    let status = lasthop.json(&["status"]);
+    let flows = status["switch"]["flows"]
+        .as_u64()
+        .expect("flows are counted");
+    assert!(flows < 200, "{flows} flows for {sent} ports");
+    let asked = upcalls(&lasthop).unwrap_or(0) - asked.unwrap_or(0);
+    assert!(asked < 20_000, "{asked} questions for {sent} ports");
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line_and_changes_nothing() {
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("new.toml");
+    let lasthop = Lasthop::start(&format!("{PORTS}{CLOSED}"));
+    let before = lasthop.ok(&[
+        "apply",
+        "--dry-run",
+        &write(&file, &format!("{PORTS}{CLOSED}")),
+    ]);
+    assert_eq!(before, "nothing to change\n");
+    let rule = |more: &str| format!("{PORTS}{CLOSED}[[acl.rule]]\nname = \"new\"\n{more}\n");
+    for (text, complaint) in [
+        (
+            rule("action = \"drop\"\nprotocol = \"tcp\"\ndestination_ports = [80]"),
+            "acl.rule.action: acl \"web-in\", rule \"new\": acl \"web-in\", rule \"http\" matches the same",
+        ),
+        (
+            rule("action = \"allow-stateful\""),
+            "\"allow-stateful\" is not available yet",
+        ),
+        (
+            rule("action = \"drop\"\nsource = [\"@foes\"]"),
+            "there is no address_set \"foes\"",
+        ),
+        (
+            rule("action = \"drop\"\nsource = [\"10.0.0.0/33\"]"),
+            "the prefix has at most 32 bits",
+        ),
+        (
+            rule("action = \"drop\"\nlog = { per_second = 0 }"),
+            "expected a limit of at least one frame a second, found 0",
+        ),
+        (
+            format!(
+                "{PORTS}{CLOSED}[[group]]\nname = \"other\"\nports = [\"vm2\"]\n[[acl]]\nname = \"other-in\"\ndirection = \"to-guest\"\ngroups = [\"other\"]\n\
+                 [[acl.rule]]\nname = \"no\"\naction = \"drop\"\nprotocol = \"tcp\"\n"
+            ),
+            "port \"vm2\" is in another group, too",
+        ),
+    ] {
+        let output = lasthop.cli(&["apply", &write(&file, &text)]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(complaint), "{complaint}: {told}");
+        assert!(told.contains("new.toml:"), "{told}");
+    }
+    turn.step("a rule that is never reached is a warning");
+    let text = rule(
+        "action = \"allow\"
+protocol = \"tcp\"\ndestination_ports = [80]\nsource = [\"10.0.0.1\"]",
+    );
+    let output = lasthop.cli(&["apply", &write(&file, &text)]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let warning = "warning: acl \"web-in\", rule \"new\" is never reached: \"http\" comes first\n";
+    assert_eq!(told, warning);
+    assert_eq!(
+        lasthop.ok(&["reload"]).lines().last(),
+        Some("1 change applied")
+    );
+    lasthop.stop();
+    turn.step("done");
+}
+
+fn served(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, Duration::from_secs(10), || is_so().then_some(()));
+}
+
+fn write(file: &Path, text: &str) -> String {
+    fs::write(file, text).expect("the file can be written");
+    file.display().to_string()
+}
