@@ -15,6 +15,7 @@ mod change;
 mod documents;
 mod doors;
 mod guests;
+mod log;
 mod metrics;
 mod peers;
 mod saved;
@@ -50,6 +51,7 @@ use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
 use doors::Doors;
+use log::AccessLog;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
@@ -109,6 +111,7 @@ pub struct Engine {
     unsaved_move: bool,
     saved_at: Duration,
     access: Access,
+    access_log: AccessLog,
     doors: Doors,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
@@ -185,6 +188,7 @@ impl Engine {
             clock,
             saved,
             access: Access::default(),
+            access_log: AccessLog::default(),
             doors: Doors::default(),
             metrics: None,
             frozen: start.frozen,
@@ -293,6 +297,7 @@ impl Engine {
                 decision = decide(&self.program, &self.fdb.at(now), &key);
             }
         }
+        self.log_access(now, &key, &decision);
         let masked = *key.masked(&decision.mask).words();
         let mask = *decision.mask.words();
         let (action, segment) = (decision.action, decision.segment);

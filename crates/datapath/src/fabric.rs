@@ -12,6 +12,7 @@ use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::flow_table::LeftOutLists;
 use crate::offload::{self, Fitter};
+use crate::refuse::Told;
 use crate::runs::Run;
 use crate::switch::BYTES_PER_LOAD;
 
@@ -33,6 +34,8 @@ pub(crate) struct Slot<P> {
     expected: usize,
     /// Frames were dropped untried, see [`Port::is_masked`].
     masked: bool,
+    /// Of rejected frames.
+    pub(crate) told: Told,
 }
 
 /// Who got frames, and how much work that was.
@@ -124,6 +127,7 @@ impl<P: Port> Fabric<P> {
             unflushed: 0,
             expected: 0,
             masked: false,
+            told: Told::default(),
         });
     }
 
@@ -271,7 +275,12 @@ impl<P: Port> Fabric<P> {
                 segment,
                 left_out: which,
             } => self.flood(segment, left_out.get(which), priority, frame),
-            Action::Drop(reason) => self.counters.add_drops(frame.from, reason, 1),
+            Action::Drop(reason) => {
+                self.counters.add_drops(frame.from, reason, 1);
+                if reason == DropReason::AclRejected {
+                    self.refuse(priority, &frame);
+                }
+            }
         }
     }
 
@@ -305,7 +314,13 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Delivers an untagged frame to one port, with the tag that the port wants.
-    fn deliver(&mut self, to: PortId, tag: Option<u16>, priority: VlanTci, frame: InHand<'_>) {
+    pub(crate) fn deliver(
+        &mut self,
+        to: PortId,
+        tag: Option<u16>,
+        priority: VlanTci,
+        frame: InHand<'_>,
+    ) {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
             self.counters.add_drops(to, DropReason::ReceiverDown, 1);
             return;

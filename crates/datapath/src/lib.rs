@@ -13,6 +13,7 @@
 //! follow    control's answers, a piece at a time
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
+//! refuse    what senders of rejected frames are told
 //! late      receivers that are notified later
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
@@ -44,6 +45,7 @@ pub mod offload;
 pub mod parking;
 pub mod poll;
 pub mod process;
+mod refuse;
 mod replay;
 mod runs;
 pub mod switch;

@@ -178,6 +178,52 @@ fn many_rules(count: usize) -> String {
 }
 
 #[test]
+fn who_is_rejected_hears_of_it_and_the_log_tells_of_whom() {
+    let turn = turn();
+    let lists = r#"
+[[acl]]
+name = "in"
+direction = "to-guest"
+ports = ["vm2"]
+[[acl.rule]]
+name = "closed"
+action = "reject"
+protocol = "tcp"
+destination_ports = [5201]
+log = { per_second = 2 }
+[[acl.rule]]
+name = "no-ping"
+action = "reject"
+protocol = "icmp"
+"#;
+    let lasthop = Lasthop::start(&format!("{PORTS}{lists}"));
+    let boot = |name: &str, ip: &str| {
+        let spec = GuestSpec::dialing(name, lasthop.socket(&format!("{name}.sock")));
+        spec.ip(ip).start()
+    };
+    let (mut one, two) = (
+        boot("vm1", "10.0.0.1/24").ready(),
+        boot("vm2", "10.0.0.2/24").ready(),
+    );
+    for again in 0..2 {
+        let told = one.run("ping -c 1 -W 5 10.0.0.2 2>&1; iperf3 -c 10.0.0.2 2>&1; true");
+        assert!(told.contains("Connection refused"), "{again}: {told}");
+    }
+    let counts = lasthop.stats();
+    assert!(counts.get("vm1.drops.acl-rejected") >= 4, "{counts:?}");
+    assert!(
+        lasthop
+            .log()
+            .contains("acl=in rule=closed port=\"vm1\" flow=tcp 10.0.0.1:"),
+        "{}",
+        lasthop.log()
+    );
+    drop((one, two));
+    lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
 fn lists_change_under_traffic_and_nothing_allowed_is_lost() {
     let turn = turn();
     let folder = tempfile::tempdir().expect("a temporary folder");

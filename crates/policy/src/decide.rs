@@ -114,13 +114,6 @@ impl Decision {
         let receivers = self.to_guest.iter().map(|receiver| &receiver.ruling);
         self.from_guest.iter().chain(receivers)
     }
-
-    /// Whether the sender is to be told that its frame was dropped. Never for a flood that somebody gets.
-    #[must_use]
-    pub fn rejects(&self) -> bool {
-        let dropped = matches!(self.action, Action::Drop(_));
-        dropped && self.rulings().any(|r| r.verdict == Verdict::Reject)
-    }
 }
 
 /// What [`decide`] needs to know of the forwarding database.
@@ -167,10 +160,11 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
     let mut asked = Asked::new(program.rules(), segment, key);
     let from_guest = asked.sender(ingress);
     if !from_guest.allows() {
+        let refused = refuse(denial([&from_guest]), Some(segment));
         return Decision {
             mask: asked.mask(),
             from_guest: Some(from_guest),
-            ..refuse(DropReason::AclDenied, Some(segment))
+            ..refused
         };
     }
     let (action, to_guest) = asked.receivers(program, forward(program, fdb, segment, key));
@@ -186,6 +180,15 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
 
 fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
     unasked(Action::Drop(reason), segment)
+}
+
+/// Why a frame is dropped that nobody may get: its sender is told if any rule says so.
+fn denial<'r>(rulings: impl IntoIterator<Item = &'r Ruling>) -> DropReason {
+    let mut rulings = rulings.into_iter();
+    match rulings.any(|ruling| ruling.verdict == Verdict::Reject) {
+        true => DropReason::AclRejected,
+        false => DropReason::AclDenied,
+    }
 }
 
 /// A decision without access lists.
@@ -234,17 +237,18 @@ impl<'p> Asked<'p> {
 
     /// What is left of an action when the receivers have been asked, and what they said.
     fn receivers(&mut self, program: &Program, action: Action) -> (Action, Vec<Receiver>) {
-        let denied = Action::Drop(DropReason::AclDenied);
         match action {
             Action::Drop(_) => (action, Vec::new()),
             Action::Unicast { port, .. } => {
                 let ruling = self.receiver(port);
-                let action = if ruling.allows() { action } else { denied };
+                let denied = || Action::Drop(denial([&ruling]));
+                let action = if ruling.allows() { action } else { denied() };
                 (action, vec![Receiver { port, ruling }])
             }
             Action::Flood { segment, .. } => {
                 let (gets_it, said) = self.flooded(program, segment);
-                (if gets_it { action } else { denied }, said)
+                let denied = || Action::Drop(denial(said.iter().map(|receiver| &receiver.ruling)));
+                (if gets_it { action } else { denied() }, said)
             }
         }
     }

@@ -55,6 +55,7 @@ drop_reasons! {
     FaultInjected "fault-injected" "A test port dropped it on purpose."
     // Counted at the port that sent the frame, whichever side's rules dropped it.
     AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
+    AclRejected "acl-rejected" "As acl-denied, and the sender is told so, if not too often."
 }
 
 impl std::fmt::Display for DropReason {

@@ -24,6 +24,7 @@ mod text;
 
 pub use hash::MaskedHash;
 pub use mask::FlowMask;
+pub use text::InWords;
 
 /// Bytes of a key or mask.
 pub const KEY_LEN: usize = 64;

@@ -18,6 +18,7 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod packet;
+pub mod reject;
 pub mod segment;
 pub mod tcp;
 pub mod udp;

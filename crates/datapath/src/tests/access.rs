@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
+use crate::refuse::PER_SECOND;
 
 /// What ports 2 and 3 take: nothing of what a list does not allow.
 const NOTHING: &str = "
@@ -93,6 +94,64 @@ fn what_a_receiver_denies_is_dropped_without_a_question_from_the_second_frame_on
     bench.set_access("");
     let got = received(&mut bench, |b| b.send_and_decide(1, &frame(1, 2)));
     assert_eq!(got, [0, 1, 0, 0, 0, 0, 0]);
+}
+
+/// What port 2 does not take, and says so.
+const REJECTS: &str = "
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p2']
+[[acl.rule]]
+name = 'all'
+action = 'reject'
+";
+
+#[test]
+fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
+    let mut bench = known();
+    bench.set_access(REJECTS);
+    let told = |bench: &mut Bench| {
+        let frames = bench.port(1).frames();
+        let is_answer = |f: &Vec<u8>| {
+            let p = wire::Parsed::parse(f, f.len());
+            (p.src.0, p.dst.0, p.l4_flags) == (mac(2), mac(1), 3 << 8 | 13)
+        };
+        assert!(frames.iter().all(is_answer));
+        frames.len()
+    };
+    for again in 0..3 {
+        bench.send_and_decide(1, &frame(1, 2));
+        assert_eq!(told(&mut bench), 1, "{again}");
+    }
+    assert_eq!(bench.switch.figures().flows, 1);
+    for _ in 0..2 * PER_SECOND {
+        bench.send(1, &frame(1, 2));
+    }
+    assert_eq!(told(&mut bench), PER_SECOND as usize - 3);
+    bench.switch.set_clock(1_000_000_000);
+    bench.send(1, &frame(1, 2));
+    assert_eq!(told(&mut bench), 1);
+    let all = u64::from(2 * PER_SECOND) + 4;
+    let moves = [
+        From(1, 1, 100),
+        Hits(1),
+        Drop(1, DropReason::AclRejected, 1),
+        To(1, 1, 92),
+    ];
+    bench.step(&moves, |b| b.send(1, &frame(1, 2)));
+    assert_eq!(bench.totals().2, all + 1);
+}
+
+#[test]
+fn a_tagged_sender_is_told_with_its_tag() {
+    let mut bench = known();
+    bench.set_access(REJECTS);
+    let tagged = udp(&Flow::v4(4, 2).tagged(10), &[7; 58]);
+    bench.send_and_decide(4, &tagged);
+    let [told] = bench.port(4).frames().try_into().unwrap();
+    let p = wire::Parsed::parse(&told, told.len());
+    assert_eq!(p.vlan.map(|tag| tag.vid), Some(10));
 }
 
 #[test]

@@ -305,3 +305,28 @@ proptest! {
         prop_assert_eq!(FlowKey::from_words(*k.words()), k);
     }
 }
+
+#[test]
+fn keys_are_told_in_words() {
+    let (a, b) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+    let of = |frame: crate::build::PacketBuilder| {
+        let frame = frame.build();
+        let key = FlowKey::new(1, &Parsed::parse(&frame, frame.len()));
+        key.in_words().to_string()
+    };
+    let from = || crate::build::PacketBuilder::new(a, b);
+    let v4 = || from().ipv4([10, 0, 0, 1], [10, 0, 0, 2]);
+    let v6 = || from().ipv6(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST);
+    assert_eq!(of(v4().udp(5, 53)), "udp 10.0.0.1:5 > 10.0.0.2:53");
+    assert_eq!(of(v6().udp(5, 53)), "udp [::1]:5 > [::1]:53");
+    assert_eq!(
+        of(v4().echo_request(1, 1)),
+        "icmp type 8 10.0.0.1 > 10.0.0.2"
+    );
+    assert_eq!(of(v4().protocol(47)), "ip protocol 47 10.0.0.1 > 10.0.0.2");
+    assert_eq!(
+        of(from().arp_request([10, 0, 0, 1], [10, 0, 0, 2])),
+        "arp 10.0.0.1 > 10.0.0.2"
+    );
+    assert!(of(from()).ends_with("02:00:00:00:00:01 > 02:00:00:00:00:02"));
+}

@@ -92,3 +92,42 @@ impl Debug for FlowMask {
         d.finish()
     }
 }
+
+/// A key on one line, as people write of packets: see [`FlowKey::in_words`].
+#[derive(Clone, Copy)]
+pub struct InWords<'a>(&'a FlowKey);
+
+impl FlowKey {
+    /// The key on one line: `tcp 10.0.0.1:4000 > 10.0.0.2:80`.
+    #[must_use]
+    pub const fn in_words(&self) -> InWords<'_> {
+        InWords(self)
+    }
+}
+
+impl std::fmt::Display for InWords<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let key = self.0;
+        let ip = |address: u128| match key.ethertype() {
+            EtherType::IPV6 => std::net::IpAddr::V6(Ipv6Addr::from_bits(address)),
+            _ => std::net::IpAddr::V4(Ipv4Addr::from_bits(address as u32)),
+        };
+        let (src, dst) = (ip(key.src_ip()), ip(key.dst_ip()));
+        let kind = key.l4_flags() >> 8;
+        match (key.ethertype(), key.ip_proto()) {
+            (EtherType::ARP, _) => write!(f, "arp {src} > {dst}"),
+            (EtherType::IPV4 | EtherType::IPV6, protocol @ (6 | 17)) => {
+                let name = if protocol == 6 { "tcp" } else { "udp" };
+                let end = |ip, port| std::net::SocketAddr::new(ip, port);
+                let (from, to) = (end(src, key.l4_src()), end(dst, key.l4_dst()));
+                write!(f, "{name} {from} > {to}")
+            }
+            (EtherType::IPV4, 1) => write!(f, "icmp type {kind} {src} > {dst}"),
+            (EtherType::IPV6, 58) => write!(f, "icmpv6 type {kind} {src} > {dst}"),
+            (EtherType::IPV4 | EtherType::IPV6, other) => {
+                write!(f, "ip protocol {other} {src} > {dst}")
+            }
+            (other, _) => write!(f, "{other} {} > {}", key.smac(), key.dmac()),
+        }
+    }
+}

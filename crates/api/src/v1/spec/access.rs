@@ -146,12 +146,12 @@ pub enum Pieces {
     Later,
 }
 
-/// That uses of a rule are logged.
+/// That a rule is logged: a line for each new flow that it decides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = AccessLog)]
 pub struct LogSpec {
-    /// Frames a second at most.
+    /// Lines a second at most.
     pub per_second: u32,
 }
 

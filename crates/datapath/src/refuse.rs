@@ -1,0 +1,64 @@
+//! Senders of rejected frames are told so, by the switch itself: the next frame of the flow has no answer of control to wait for.
+//!
+//! What a sender is told is a frame to it as any other, and costs more than the frame that it sent: so there are only so many a
+//! second for each port.
+
+use port::{Offload, Payload, Port};
+use wire::vlan::{HeaderBuf, VlanTci};
+
+use crate::fabric::{Fabric, InHand};
+
+/// Frames that tell one port's guest of rejected ones, a second at most. (Linux sends a thousand ICMP messages a second by default, to
+/// all; `icmp_msgs_per_sec`, ip-sysctl.)
+pub(crate) const PER_SECOND: u32 = 200;
+// All of what is told fits into the buffer for headers.
+const _: () = assert!(wire::reject::MAX <= wire::vlan::CAP);
+const SECOND: u64 = 1_000_000_000;
+
+/// What of a port's second is used up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    since: u64,
+    frames: u32,
+}
+
+impl Told {
+    /// Whether one more may be told at a time in nanoseconds; then it counts.
+    fn one_more(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.since) >= SECOND {
+            *self = Self {
+                since: now,
+                frames: 0,
+            };
+        }
+        self.frames += 1;
+        self.frames <= PER_SECOND
+    }
+}
+
+impl<P: Port> Fabric<P> {
+    /// Tells the sender of a frame, which came with this tag, that it is rejected.
+    #[cold]
+    pub(crate) fn refuse(&mut self, tag: VlanTci, frame: &InHand<'_>) {
+        let (from, now) = (frame.from, self.now);
+        if !self.slot(from).is_some_and(|slot| slot.told.one_more(now)) {
+            return;
+        }
+        let headers = frame.headers.as_slice();
+        let len = headers.len() + frame.payload.len() as usize;
+        // It allocates, as often as this port may be told.
+        let Some(told) = wire::reject::refusal(headers, len) else {
+            return;
+        };
+        let mut headers = HeaderBuf::default();
+        headers.fill(told.len()).copy_from_slice(&told);
+        let answer = InHand {
+            headers: &mut headers,
+            payload: &Payload::empty(),
+            offload: Offload::default(),
+            from,
+        };
+        let tag = Some(tag.vid).filter(|vid| *vid != 0);
+        self.deliver(from, tag, VlanTci::new(0), answer);
+    }
+}

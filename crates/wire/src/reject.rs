@@ -1,0 +1,106 @@
+//! What a sender is told whose frame is refused: a TCP reset (RFC 9293, 3.10.7.1), or that the destination cannot be reached for
+//! reasons of policy (RFC 1812, 5.2.7.1; RFC 4443, 3.1).
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::build::{PacketBuilder, TcpFields};
+use crate::packet::{Fragment, L3, Parsed};
+use crate::{icmp, tcp};
+
+/// ICMP's "destination unreachable", and of its codes "communication administratively prohibited".
+const UNREACHABLE_V4: (u8, u8) = (3, 13);
+/// Likewise of ICMPv6.
+const UNREACHABLE_V6: (u8, u8) = (1, 1);
+/// Bytes of the refused datagram that go back at most, of those that are at hand: it has to be known again, no more.
+const QUOTE: usize = 128;
+/// Bytes of the longest frame that [`refusal`] makes: Ethernet, IPv6 and ICMPv6 headers, and what goes back.
+pub const MAX: usize = 14 + 40 + icmp::HEADER_LEN + QUOTE;
+/// `RST` of TCP's flags.
+const RST: u16 = 0x04;
+
+/// The frame that tells the sender of a frame, which begins with these bytes, that it is refused; untagged, and as if it came from
+/// the one it was for. `None` where nothing is to be said (RFC 1122, 3.2.2; RFC 4443, 2.4): of what was for many, of later
+/// fragments, of resets and errors, of neighbour discovery, of what is not IP.
+#[must_use]
+pub fn refusal(headers: &[u8], frame_len: usize) -> Option<Vec<u8>> {
+    let parsed = Parsed::parse(headers, frame_len);
+    if parsed.dst.is_multicast() || !parsed.src.is_station() || parsed.fragment == Fragment::Later {
+        return None;
+    }
+    let frame = PacketBuilder::new(parsed.dst, parsed.src);
+    let (frame, unreachable) = match parsed.l3 {
+        L3::V4 { src, dst, .. } if is_one(src) && is_one(dst) => {
+            (frame.ipv4(dst, src), UNREACHABLE_V4)
+        }
+        L3::V6 { src, dst, .. } if is_one_v6(src) && is_one_v6(dst) => {
+            (frame.ipv6(dst, src), UNREACHABLE_V6)
+        }
+        _ => return None,
+    };
+    if parsed.l4_proto == tcp::PROTOCOL {
+        return Some(frame.tcp(reset(&parsed, headers)?).build());
+    }
+    if is_not_to_be_answered(&parsed) {
+        return None;
+    }
+    let datagram = headers.get(usize::from(parsed.l3_offset)..)?;
+    let end = (parsed.l3_end as usize).saturating_sub(parsed.l3_offset.into());
+    let quote = &datagram[..datagram.len().min(end).min(QUOTE)];
+    let (kind, code) = unreachable;
+    Some(frame.icmp(kind, code, [0; 4]).payload(quote).build())
+}
+
+/// Whether an address is that of one host.
+fn is_one(address: Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
+}
+
+/// Likewise.
+fn is_one_v6(address: Ipv6Addr) -> bool {
+    !address.is_unspecified() && !address.is_multicast()
+}
+
+/// The answer to a TCP segment of a connection that there is not.
+fn reset(parsed: &Parsed, headers: &[u8]) -> Option<TcpFields> {
+    let at = usize::from(parsed.l4_offset?);
+    let segment = tcp::TcpView::new_checked(headers.get(at..)?).ok()?;
+    let flags = segment.flags();
+    if flags & RST != 0 {
+        return None;
+    }
+    let fields = TcpFields {
+        src_port: segment.dst_port(),
+        dst_port: segment.src_port(),
+        ..TcpFields::default()
+    };
+    if flags & tcp::ACK != 0 {
+        return Some(TcpFields {
+            seq: segment.ack(),
+            flags: RST,
+            ..fields
+        });
+    }
+    let payload = (parsed.l3_end as usize).saturating_sub(at + segment.header_len());
+    let counted = |flag| u32::from(flags & flag != 0);
+    let length = payload as u32 + counted(tcp::SYN) + counted(tcp::FIN);
+    Some(TcpFields {
+        ack: segment.seq().wrapping_add(length),
+        flags: RST | tcp::ACK,
+        ..fields
+    })
+}
+
+/// ICMP's errors and redirects, and ICMPv6's errors, neighbour discovery and redirects.
+fn is_not_to_be_answered(parsed: &Parsed) -> bool {
+    let kind = parsed.l4_flags >> 8;
+    match parsed.l4_proto {
+        icmp::PROTOCOL_V4 => parsed.l4_offset.is_none() || matches!(kind, 3 | 4 | 5 | 11 | 12),
+        icmp::PROTOCOL_V6 => {
+            parsed.l4_offset.is_none() || kind < 128 || (133..=137).contains(&kind)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
