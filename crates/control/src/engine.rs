@@ -15,6 +15,7 @@ mod change;
 mod documents;
 mod doors;
 mod guests;
+mod inquiries;
 mod metrics;
 mod peers;
 mod saved;
@@ -50,6 +51,7 @@ use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
 use doors::Doors;
+use inquiries::Inquiries;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use saved::{Saved, SavedStation};
@@ -112,6 +114,7 @@ pub struct Engine {
     doors: Doors,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
+    inquiries: Inquiries,
     /// Another control changes and saves what is wanted; see `doors`.
     frozen: bool,
 }
@@ -187,6 +190,7 @@ impl Engine {
             access: Access::default(),
             doors: Doors::default(),
             metrics: None,
+            inquiries: Inquiries::default(),
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
@@ -287,6 +291,7 @@ impl Engine {
         let key = upcall.flow_key();
         let mut decision = decide(&self.program, &self.fdb.at(now), &key);
         if let Some((segment, mac)) = decision.learn {
+            self.inquiries.seen.note(now, segment, &key);
             let effects = self.fdb.learn(now, segment, mac, PortId(key.in_port()));
             if !effects.is_empty() {
                 self.carry_out(effects);
@@ -356,7 +361,8 @@ impl Engine {
         while let Some(report) = self.switch.poll()? {
             match report {
                 Report::Stations(uses) => self.note_use(&uses),
-                Report::Done { number, .. } => {
+                Report::Done { number, error } => {
+                    self.flows_are_told(number, error);
                     if let Some((_, asked)) = self.asked.take_if(|(n, _)| *n == number) {
                         self.heard = asked;
                     }
@@ -373,7 +379,8 @@ impl Engine {
                         _ => tracing::debug!(port, ?phase, reason),
                     }
                 }
-                Report::Adopted { .. } | Report::PortStates(..) => {}
+                Report::Flows(number, part) => self.inquiries.flows.note(number, part),
+                Report::Adopted { .. } | Report::PortStates(..) | Report::Found(_) => {}
             }
         }
         Ok(())
@@ -468,6 +475,8 @@ impl Engine {
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
+            Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
+            Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
         }
         self.answers.ring_bell();
     }

@@ -328,7 +328,7 @@ impl<'p> Asked<'p> {
 }
 
 /// The segment of a frame with this tag.
-fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
+pub(crate) fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
     let vid = vlan.unwrap_or(0);
     match ingress {
         Ingress::Closed => Err(DropReason::VlanUnknown),

@@ -6,7 +6,7 @@ use port::{DropReason, PortId};
 use wire::{FlowKey, MacAddr};
 
 use crate::acl::{Direction, Ruling};
-use crate::decide::{Decision, Lookup, decide_telling};
+use crate::decide::{Decision, Lookup, classify, decide_telling};
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 
@@ -86,4 +86,14 @@ pub fn explain(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> (Decision,
     let mut steps = Vec::new();
     let decision = decide_telling(program, fdb, key, &mut steps);
     (decision, steps)
+}
+
+impl Program {
+    /// The segment of a port's frames with this tag; or why they have none.
+    ///
+    /// # Errors
+    /// The reason for which they are dropped.
+    pub fn segment_of(&self, port: PortId, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
+        classify(self.ingress(port), vlan)
+    }
 }

@@ -50,6 +50,9 @@ pub struct TraceDocument {
 pub struct Trace {
     /// The frame in words.
     pub frame: String,
+    /// What the expression left out, and how it was filled in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filled: Vec<String>,
     /// What was found out about it, in turn.
     pub steps: Vec<TraceStep>,
     /// What comes of it.

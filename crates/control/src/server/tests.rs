@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FdbFilter, PortState, PortStats, PortStatus, PortsDocument, Problem,
-    ProcessState, ProcessStatus, StatsDocument, StatusDocument, SwitchStatus, WantedState,
+    FdbDocument, FdbEntry, FdbFilter, FlowsDocument, PortState, PortStats, PortStatus,
+    PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument, StatusDocument,
+    SwitchStatus, TraceDocument, WantedState,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -45,6 +46,11 @@ impl FakeEngine {
                 ..StatsDocument::default()
             }))),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(fdb_of(&filter)))),
+            Command::Trace(request, reply) => drop(reply.send(Ok(TraceDocument {
+                port: request.port,
+                ..TraceDocument::default()
+            }))),
+            Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
         }
     }
 
