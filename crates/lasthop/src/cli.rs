@@ -9,9 +9,11 @@ mod args;
 mod client;
 mod generate;
 mod order;
+mod pcap;
 mod show;
 mod tables;
 mod top;
+mod trace;
 mod units;
 mod upgrade;
 
