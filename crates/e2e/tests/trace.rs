@@ -324,3 +324,65 @@ fn guests_do_not_notice_those_who_ask() {
     lasthop.stop();
     turn.step("done");
 }
+
+/// vm2 takes nothing but UDP to one port, and no broadcasts.
+const LISTS: &str = r#"
+[[acl]]
+name = "vm2-in"
+direction = "to-guest"
+ports = ["vm2"]
+[[acl.rule]]
+name = "service"
+priority = 10
+action = "allow"
+protocol = "udp"
+destination_ports = [2002]
+[[acl.rule]]
+name = "rest"
+action = "drop"
+ether_type = "ipv4"
+"#;
+
+#[test]
+fn the_rule_that_decides_is_told_with_its_list() {
+    let turn = turn();
+    let lasthop = Lasthop::start(&format!("{CONFIG}{LISTS}"));
+    let (mut a, _b) = two_guests(&lasthop);
+    let allowed = trace(&lasthop, "vm1", "udp 10.0.0.1:1001 > 10.0.0.2:2002");
+    assert_eq!(receivers(&allowed), ["vm2"], "{allowed}");
+    let ruling = |trace: &Value| {
+        let steps = trace["steps"].as_array().expect("steps");
+        let asked = steps.iter().map(|step| &step["ruling"]);
+        let receiver = asked.filter(|ruling| ruling["direction"] == "to-guest");
+        receiver.last().expect("the receiver is asked").clone()
+    };
+    assert_eq!(ruling(&allowed)["rule"], "service");
+    assert_ne!(allowed["flows"][0], Value::Null, "{allowed}");
+    assert_eq!(allowed["flows"][0]["disagrees"], Value::Null, "{allowed}");
+
+    turn.step("a frame that is denied, and its flow");
+    let frame = "udp 10.0.0.1:1001 > 10.0.0.2:99";
+    let denied = trace(&lasthop, "vm1", frame);
+    assert_eq!(denied["outcome"]["reason"], "acl-denied", "{denied}");
+    assert_eq!(ruling(&denied)["list"], "vm2-in");
+    assert_eq!(ruling(&denied)["rule"], "rest");
+    assert_eq!(ruling(&denied)["verdict"], "drop");
+    let was = lasthop.stats().drops().get("acl-denied").copied();
+    a.send(&udp(&Flow::v4(1, 2).ports(1001, 99), b"no"))
+        .expect("room");
+    let counted = || (lasthop.stats().drops().get("acl-denied").copied() != was).then_some(());
+    eventually("the drop is counted", Duration::from_secs(5), counted);
+    let text = lasthop.ok(&["trace", "--port", "vm1", frame]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    let told = "policy   to vm2: dropped by rule rest of list vm2-in (asked: vm2-in)";
+    assert!(text.lines().any(|line| line == told), "{text}");
+    assert!(text.contains(": dropped: acl-denied\n"), "the flow: {text}");
+    assert!(!text.contains("NOT"), "{text}");
+
+    turn.step("a flood that leaves somebody out");
+    let flood = "ether 02:1a:57:00:00:01 > ff:ff:ff:ff:ff:ff udp 10.0.0.1:1 > 10.0.0.255:9";
+    assert_eq!(receivers(&trace(&lasthop, "vm1", flood)), ["trunk"]);
+    drop((a, _b));
+    lasthop.stop();
+    turn.step("done");
+}
