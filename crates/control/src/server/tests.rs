@@ -541,6 +541,18 @@ async fn wrong_requests_get_problems() {
             None,
             "unknown field `colour`",
         ),
+        ("GET", "/v1/flows?limit=x", "", 400, None, "invalid digit"),
+        ("GET", "/v1/flows?limit=65536", "", 400, None, "too large"),
+        ("GET", "/v1/trace", "", 405, None, "method"),
+        ("POST", "/v1/trace", "{}", 422, None, "missing field `port`"),
+        (
+            "POST",
+            "/v1/trace",
+            r#"{"port":1}"#,
+            422,
+            Some("port"),
+            "expected a string",
+        ),
         ("POST", "/v1/ports", "{", 400, None, "EOF"),
         ("POST", "/v1/ports", "", 400, None, "EOF"),
         (
