@@ -1,14 +1,17 @@
 //! Version 1 of the API: everything under `/v1/`.
 
+mod flows;
 mod offload;
 mod problem;
 mod spec;
 mod stats;
 mod status;
+mod trace;
 
 #[cfg(test)]
 mod tests;
 
+pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
@@ -25,4 +28,8 @@ pub use status::{
     DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,
     ProcessStatus, QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument,
     SwitchStatus,
+};
+pub use trace::{
+    TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceOutcome, TraceReceiver,
+    TraceRequest, TraceRuling, TraceStage, TraceStep, TracedFlow,
 };

@@ -11,6 +11,8 @@ use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
+
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Role {
@@ -74,6 +76,11 @@ pub enum Order {
     Check(Vec<Station>),
     /// Report the state of every port.
     PortStates,
+    /// Report the flows that frames with these keys have now, [`MAX_KEYS`](crate::flows::MAX_KEYS) at most. That is no use
+    /// of theirs.
+    FindFlows(Vec<[u64; 8]>),
+    /// Report the busiest flows.
+    Flows(FlowsWanted),
 }
 
 /// A numbered request.
@@ -204,6 +211,10 @@ pub enum Report {
     Stations(Vec<StationUse>),
     /// States of some ports; more may follow.
     PortStates(Vec<PortState>, SwitchFigures),
+    /// All flows that were asked for by key.
+    Found(Vec<FoundFlow>),
+    /// Some of the busiest flows, the busiest first. All parts of an answer have its order's number; more may follow.
+    Flows(u64, Vec<CachedFlow>),
     /// A request is done.
     Done {
         /// The request's number.

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    FdbDocument, FdbFilter, PortStatus, PortsDocument, Problem, ProblemKind, StatsDocument,
-    StatusDocument, WantedState,
+    FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument, Problem,
+    ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -100,6 +100,10 @@ pub enum Command {
     Stats(Reply<StatsDocument>),
     /// What was learned?
     Fdb(FdbFilter, Reply<FdbDocument>),
+    /// What would become of these frames?
+    Trace(TraceRequest, Reply<TraceDocument>),
+    /// Which flows are the busiest?
+    Flows(FlowsFilter, Reply<FlowsDocument>),
 }
 
 /// The engine, as everyone else sees it. Clones speak to the same engine.
@@ -173,6 +177,22 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn fdb(&self, filter: FdbFilter) -> Answer<FdbDocument> {
         self.ask(|reply| Command::Fdb(filter, reply)).await
+    }
+
+    /// Asks [`Command::Trace`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn trace(&self, request: TraceRequest) -> Answer<TraceDocument> {
+        self.ask(|reply| Command::Trace(request, reply)).await
+    }
+
+    /// Asks [`Command::Flows`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn flows(&self, filter: FlowsFilter) -> Answer<FlowsDocument> {
+        self.ask(|reply| Command::Flows(filter, reply)).await
     }
 
     /// Sends one command and waits for its answer, both within [`PATIENCE`].

@@ -15,6 +15,7 @@ mod change;
 mod documents;
 mod doors;
 mod guests;
+mod inquiries;
 mod log;
 mod metrics;
 mod peers;
@@ -51,6 +52,7 @@ use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
 use doors::Doors;
+use inquiries::Inquiries;
 use log::AccessLog;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
@@ -115,6 +117,7 @@ pub struct Engine {
     doors: Doors,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
+    inquiries: Inquiries,
     /// Another control changes and saves what is wanted; see `doors`.
     frozen: bool,
 }
@@ -191,6 +194,7 @@ impl Engine {
             access_log: AccessLog::default(),
             doors: Doors::default(),
             metrics: None,
+            inquiries: Inquiries::default(),
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
@@ -291,6 +295,7 @@ impl Engine {
         let key = upcall.flow_key();
         let mut decision = decide(&self.program, &self.fdb.at(now), &key);
         if let Some((segment, mac)) = decision.learn {
+            self.inquiries.seen.note(now, segment, &key);
             let effects = self.fdb.learn(now, segment, mac, PortId(key.in_port()));
             if !effects.is_empty() {
                 self.carry_out(effects);
@@ -361,7 +366,8 @@ impl Engine {
         while let Some(report) = self.switch.poll()? {
             match report {
                 Report::Stations(uses) => self.note_use(&uses),
-                Report::Done { number, .. } => {
+                Report::Done { number, error } => {
+                    self.flows_are_told(number, error);
                     if let Some((_, asked)) = self.asked.take_if(|(n, _)| *n == number) {
                         self.heard = asked;
                     }
@@ -378,7 +384,8 @@ impl Engine {
                         _ => tracing::debug!(port, ?phase, reason),
                     }
                 }
-                Report::Adopted { .. } | Report::PortStates(..) => {}
+                Report::Flows(number, part) => self.inquiries.flows.note(number, part),
+                Report::Adopted { .. } | Report::PortStates(..) | Report::Found(_) => {}
             }
         }
         Ok(())
@@ -473,6 +480,8 @@ impl Engine {
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
+            Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
+            Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
         }
         self.answers.ring_bell();
     }

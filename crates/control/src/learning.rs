@@ -28,6 +28,7 @@
 
 mod effect;
 mod entry;
+mod foresee;
 mod limits;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use wire::MacAddr;
 
 pub use effect::{Counters, Effect, Refusal};
 use entry::{Entry, Verdict};
+pub use foresee::Hearing;
 pub use limits::Limits;
 
 /// A station's address, within its segment.
@@ -265,11 +267,8 @@ impl Fdb {
         if !key.1.is_station() {
             return; // A decision never asks for this; an announcement may.
         }
-        if self.learned_at(port) >= self.limits.per_port {
-            return self.refuse(key, port, Refusal::PortFull, effects);
-        }
-        if self.total >= self.limits.total {
-            return self.refuse(key, port, Refusal::TableFull, effects);
+        if let Some(why) = self.no_room_for(port, None) {
+            return self.refuse(key, port, why, effects);
         }
         self.entries
             .insert(key, Entry::learn(now, port, &mut self.next_claim));
@@ -284,6 +283,16 @@ impl Fdb {
         // Until now frames to it were flooded; and those from it had a source that nobody had learned, if they have a
         // flow.
         effects.push(invalidate(key));
+    }
+
+    /// Why nothing new can be learned at a port, if so; where an old entry of a port gives way to it.
+    fn no_room_for(&self, port: PortId, gives_way: Option<PortId>) -> Option<Refusal> {
+        let own = usize::from(gives_way == Some(port));
+        if self.learned_at(port) - own >= self.limits.per_port {
+            return Some(Refusal::PortFull);
+        }
+        let total = self.total - usize::from(gives_way.is_some());
+        (total >= self.limits.total).then_some(Refusal::TableFull)
     }
 
     fn moved(&mut self, key: Key, from: PortId, to: PortId, effects: &mut Vec<Effect>) {
@@ -396,8 +405,8 @@ pub struct View<'a> {
     now: Duration,
 }
 
-impl View<'_> {
-    fn entry(&self, key: Key) -> Option<&Entry> {
+impl<'a> View<'a> {
+    fn entry(&self, key: Key) -> Option<&'a Entry> {
         self.fdb
             .entries
             .get(&key)

@@ -16,4 +16,5 @@ pub mod engine;
 pub mod learning;
 pub mod metrics;
 pub mod server;
+mod trace;
 pub mod wanted;

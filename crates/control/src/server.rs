@@ -33,6 +33,8 @@
 //! | `DELETE /v1/access/groups/{name}` | | 204 |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
+//! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
+//! | `POST /v1/trace` | `TraceRequest` | 200 `TraceDocument` |
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
 //!
@@ -59,7 +61,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use rustix::net::AddressFamily;
 use tokio::net::{TcpListener, UnixListener};
 
@@ -156,11 +158,13 @@ pub fn router(engine: EngineHandle) -> Router {
             "/v1/access/lists/{list}/rules/{rule}",
             put(access::put_rule).delete(access::remove_rule),
         )
+        .route("/v1/trace", post(h::trace::trace))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .merge(large())
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
         .route("/v1/fdb", get(h::fdb))
+        .route("/v1/flows", get(h::trace::flows))
         .route("/v1/openapi.json", get(h::openapi))
         .route("/metrics", get(h::metrics))
         .fallback(h::unknown_path)

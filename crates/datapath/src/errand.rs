@@ -6,12 +6,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use channel::flows::FlowsWanted;
 use channel::switching::{MAX_STATIONS, Station, StationUse};
 use policy::{Lookup, SegmentId};
 use port::{Port, PortId};
 use wire::MacAddr;
 
-use crate::flow_table::{Effort, Progress};
+use crate::flow_table::{Busiest, Effort, Progress};
 use crate::switch::Switch;
 
 /// What control knows, for [`policy::decide`].
@@ -50,6 +51,8 @@ pub enum Errand {
         /// The time.
         within_ms: u32,
     },
+    /// Find the busiest flows, and count all.
+    Busiest(FlowsWanted),
     /// Forget the flows that would be decided otherwise with what control knows.
     Check(Arc<Known>),
     /// Nothing: only what was to be done before.
@@ -63,6 +66,8 @@ pub struct Finished {
     pub ticket: u64,
     /// What was found: each station once.
     pub stations: HashMap<Station, u32>,
+    /// The busiest flows, if they were asked for.
+    pub busiest: Option<Busiest>,
 }
 
 #[derive(Debug)]
@@ -88,6 +93,10 @@ impl Errands {
         let finished = Finished {
             ticket,
             stations: HashMap::new(),
+            busiest: match &errand {
+                Errand::Busiest(wanted) => Some(Busiest::new(*wanted)),
+                _ => None,
+            },
         };
         match errand {
             Errand::Settle => self.finished.push(finished),
@@ -131,6 +140,10 @@ impl<P: Port> Switch<P> {
                 let each = |used| note_uses(found, [used]);
                 self.stations_in_use(at, now, *within_ms, effort, each)
             }
+            Errand::Busiest(_) => match &mut running.finished.busiest {
+                Some(busiest) => self.flows.count_busiest(at, now, busiest, effort),
+                None => Progress::Done,
+            },
             Errand::Check(known) => self.check_flows(at, &**known, effort),
             Errand::Settle => Progress::Done,
         };

@@ -31,6 +31,7 @@ mod left_out;
 #[cfg(test)]
 mod records;
 mod stations;
+mod told;
 mod upkeep;
 mod used;
 
@@ -44,6 +45,7 @@ use flows::{Flow, Flows, NONE};
 use index::Index;
 pub(crate) use left_out::LeftOutLists;
 use stations::Stations;
+pub use told::Busiest;
 pub use upkeep::Progress;
 
 /// Flows in the largest table.
@@ -116,6 +118,8 @@ pub struct FlowTable {
     last: u32,
     /// Where the next sweep begins.
     sweep: u32,
+    /// When the flows' packets were counted last.
+    counted: Option<u32>,
 }
 
 impl FlowTable {
@@ -136,6 +140,7 @@ impl FlowTable {
             deep: false,
             last: NONE,
             sweep: 0,
+            counted: None,
         }
     }
 

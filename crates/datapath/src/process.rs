@@ -4,6 +4,7 @@
 
 mod connections;
 mod errands;
+mod flows;
 mod hand_over;
 mod kept;
 mod life;
@@ -304,6 +305,8 @@ impl Process {
                 port.set_weight(config.weight, &self.workers);
             }
             Order::PortStates => self.report_ports(),
+            Order::FindFlows(keys) => self.find_flows(keys)?,
+            Order::Flows(wanted) => return Ok(self.busiest_flows(number, wanted)),
         }
         Ok(Progress::Done)
     }

@@ -9,4 +9,5 @@ mod offload;
 mod parking;
 mod switching;
 mod threats;
+mod told;
 mod upkeep;

@@ -7,21 +7,22 @@
 mod apply;
 mod args;
 mod client;
+mod failure;
 mod generate;
 mod order;
+mod pcap;
 mod show;
 mod tables;
 mod top;
+mod trace;
 mod units;
 mod upgrade;
 
-use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use api::v1::Problem;
 use clap::Parser;
 
 use crate::self_check::SelfCheck;
@@ -29,62 +30,7 @@ use crate::supervisor::{self, RunArgs};
 pub(crate) use args::SELF_CHECK;
 use args::{Cli, Command, Run, Upgrade};
 use client::Client;
-
-/// Why a command did not do what it should.
-#[derive(Debug)]
-enum Failure {
-    /// What was asked for is wrong.
-    Wrong(String),
-    /// It was asked for rightly and did not work.
-    Failed(String),
-    /// A dry run that would change something.
-    Differs,
-    /// Nobody reads the output any more, as with `lasthop stats | head`: the end, not an error.
-    Unread,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Wrong(text) | Self::Failed(text) => f.write_str(text),
-            Self::Differs => f.write_str("something would change"),
-            Self::Unread => f.write_str("nobody reads the output"),
-        }
-    }
-}
-
-impl From<Problem> for Failure {
-    /// 409 and 422 blame what was asked for, the others what happened.
-    fn from(problem: Problem) -> Self {
-        match problem.status {
-            409 | 422 => Self::Wrong(problem.to_string()),
-            _ => Self::Failed(problem.to_string()),
-        }
-    }
-}
-
-impl Failure {
-    /// The same; a refusal says that nothing was changed. Of what failed otherwise that is not known.
-    fn unchanged(self) -> Self {
-        match self {
-            Self::Wrong(text) => Self::Wrong(format!("nothing was changed: {text}")),
-            other => other,
-        }
-    }
-
-    /// Tells the operator, and the shell.
-    fn report(&self) -> ExitCode {
-        let status = match self {
-            Self::Unread => return ExitCode::SUCCESS,
-            Self::Differs => return ExitCode::from(3),
-            Self::Failed(_) => 1,
-            Self::Wrong(_) => 2,
-        };
-        // Without a standard error there is nobody to tell.
-        drop(writeln!(io::stderr(), "lasthop: {self}"));
-        ExitCode::from(status)
-    }
-}
+use failure::Failure;
 
 /// What a command gives back.
 type Done = Result<(), Failure>;
@@ -109,6 +55,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
+        Command::Top => Err(top::become_top(&runtime_dir)),
         Command::SelfCheck { record } => self_check(record),
         Command::Apply { file, how } => ask(&runtime_dir, async |client| {
             apply::apply(client, &runtime_dir, file, how).await

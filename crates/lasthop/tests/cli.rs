@@ -540,3 +540,33 @@ fn man_pages() {
     command.args(["man", "--out", "/dev/null/man"]);
     command.assert().code(1).stdout("");
 }
+
+#[test]
+fn questions_about_frames_and_flows() {
+    let fake = Fake::start();
+    assert_eq!(fake.prints("flows --limit 7"), "no flows are cached\n");
+    assert_eq!(fake.json("flows --port vm1"), json!({"flows": []}));
+    let (status, told) = fake.fails("trace --port vm1 icmp 10.0.0.1 > ::1");
+    assert_eq!(status, 2);
+    assert_eq!(told, "lasthop: expression: column 17: nonsense\n");
+    for wrong in [
+        "trace --port vm1",
+        "trace icmp",
+        "trace --port vm1 --pcap /dev/null icmp",
+        "flows --limit 0",
+        "flows --limit 1025",
+    ] {
+        assert_eq!(fake.fails(wrong).0, 2, "{wrong}");
+    }
+    let (status, told) = fake.fails("trace --port vm1 --pcap /dev/null");
+    let expected = "lasthop: /dev/null: it is neither pcap nor pcapng\n";
+    assert_eq!((status, told.as_str()), (1, expected));
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let fake = Fake::start();
+    let (status, told) = fake.fails("top");
+    let expected = "lasthop: `lasthop top` needs a terminal; `lasthop stats --watch` does not\n";
+    assert_eq!((status, told.as_str()), (2, expected));
+}

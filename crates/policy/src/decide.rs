@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
 use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling, Verdict};
+use crate::explain::{self, Destination, Nobody, Step, Witness};
 use crate::model::SegmentId;
-use crate::program::{Ingress, Program};
+use crate::program::{Ingress, Member, Program};
 
 /// What to do with the frames of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -136,29 +137,42 @@ pub const DECISION_MASK: FlowMask = FlowMask::NONE
 /// Decides what happens to the frames of the flow `key`.
 #[must_use]
 pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
+    decide_telling(program, fdb, key, &mut Nobody)
+}
+
+/// The same; `told` hears of each step.
+pub(crate) fn decide_telling(
+    program: &Program,
+    fdb: &dyn Lookup,
+    key: &FlowKey,
+    told: &mut impl Witness,
+) -> Decision {
     let ingress = PortId(key.in_port());
-    if !key.smac().is_station() {
-        return refuse(DropReason::BadSource, None);
+    if let Some(reason) = refused_address(key) {
+        told.note(|| Step::Addresses(reason));
+        return refuse(reason, None);
     }
-    if key.dmac().is_link_local_reserved() {
-        return refuse(DropReason::LinkLocal, None);
-    }
-    let segment = match classify(program.ingress(ingress), key.vlan()) {
+    let segment = classify(program.ingress(ingress), key.vlan());
+    told.note(|| Step::Segment(segment));
+    let segment = match segment {
         Ok(segment) => segment,
         Err(reason) => return refuse(reason, None),
     };
-    if fdb.is_barred(segment, key.smac(), ingress) {
+    let barred = fdb.is_barred(segment, key.smac(), ingress);
+    told.note(|| Step::Source { barred });
+    if barred {
         return refuse(DropReason::MacClaim, Some(segment));
     }
     if program.rules().allow_all(segment) {
-        let action = forward(program, fdb, segment, key);
+        told.note(|| Step::Unfiltered);
+        let action = forward(program, fdb, segment, key, told);
         return Decision {
             learn: Some((segment, key.smac())),
             ..unasked(action, Some(segment))
         };
     }
     let mut asked = Asked::new(program.rules(), segment, key);
-    let from_guest = asked.sender(ingress);
+    let from_guest = asked.sender(ingress, told);
     if !from_guest.allows() {
         let refused = refuse(denial([&from_guest]), Some(segment));
         return Decision {
@@ -167,7 +181,8 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
             ..refused
         };
     }
-    let (action, to_guest) = asked.receivers(program, forward(program, fdb, segment, key));
+    let action = forward(program, fdb, segment, key, told);
+    let (action, to_guest) = asked.receivers(program, action, told);
     Decision {
         action,
         mask: asked.mask(),
@@ -176,6 +191,15 @@ pub fn decide(program: &Program, fdb: &dyn Lookup, key: &FlowKey) -> Decision {
         from_guest: Some(from_guest),
         to_guest,
     }
+}
+
+/// Why nobody gets frames with such addresses.
+fn refused_address(key: &FlowKey) -> Option<DropReason> {
+    if !key.smac().is_station() {
+        return Some(DropReason::BadSource);
+    }
+    let reserved = key.dmac().is_link_local_reserved();
+    reserved.then_some(DropReason::LinkLocal)
 }
 
 fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
@@ -227,26 +251,45 @@ impl<'p> Asked<'p> {
             .judge(direction, self.segment, profile, point, looked)
     }
 
-    fn sender(&mut self, port: PortId) -> Ruling {
-        self.judge(Direction::FromGuest, self.rules.profile(port))
+    fn sender(&mut self, port: PortId, told: &mut impl Witness) -> Ruling {
+        let ruling = self.judge(Direction::FromGuest, self.rules.profile(port));
+        told.note(|| self.told(port, Direction::FromGuest, &ruling));
+        ruling
     }
 
-    fn receiver(&mut self, port: PortId) -> Ruling {
-        self.judge(Direction::ToGuest, self.rules.profile(port))
+    fn receiver(&mut self, port: PortId, told: &mut impl Witness) -> Ruling {
+        let ruling = self.judge(Direction::ToGuest, self.rules.profile(port));
+        told.note(|| self.told(port, Direction::ToGuest, &ruling));
+        ruling
+    }
+
+    fn told(&self, port: PortId, direction: Direction, ruling: &Ruling) -> Step {
+        let profile = self.rules.profile(port);
+        Step::Lists(explain::Asked {
+            port,
+            direction,
+            lists: self.rules.names(direction, self.segment, profile),
+            ruling: ruling.clone(),
+        })
     }
 
     /// What is left of an action when the receivers have been asked, and what they said.
-    fn receivers(&mut self, program: &Program, action: Action) -> (Action, Vec<Receiver>) {
+    fn receivers(
+        &mut self,
+        program: &Program,
+        action: Action,
+        told: &mut impl Witness,
+    ) -> (Action, Vec<Receiver>) {
         match action {
             Action::Drop(_) => (action, Vec::new()),
             Action::Unicast { port, .. } => {
-                let ruling = self.receiver(port);
+                let ruling = self.receiver(port, told);
                 let denied = || Action::Drop(denial([&ruling]));
                 let action = if ruling.allows() { action } else { denied() };
                 (action, vec![Receiver { port, ruling }])
             }
             Action::Flood { segment, .. } => {
-                let (gets_it, said) = self.flooded(program, segment);
+                let (gets_it, said) = self.flooded(program, segment, told);
                 let denied = || Action::Drop(denial(said.iter().map(|receiver| &receiver.ruling)));
                 (if gets_it { action } else { denied() }, said)
             }
@@ -255,7 +298,12 @@ impl<'p> Asked<'p> {
 
     /// Whether anybody gets a flood, or it has no receivers at all; and what is to be said of some of them. Receivers
     /// with the same lists are asked once.
-    fn flooded(&mut self, program: &Program, segment: SegmentId) -> (bool, Vec<Receiver>) {
+    fn flooded(
+        &mut self,
+        program: &Program,
+        segment: SegmentId,
+        told: &mut impl Witness,
+    ) -> (bool, Vec<Receiver>) {
         let ingress = PortId(self.point.in_port());
         let mut known: BTreeMap<ProfileId, Ruling> = BTreeMap::new();
         let mut said = Vec::new();
@@ -266,6 +314,7 @@ impl<'p> Asked<'p> {
             let ruling = known
                 .entry(profile)
                 .or_insert_with(|| self.judge(Direction::ToGuest, profile));
+            told.note(|| self.told(member.port, Direction::ToGuest, ruling));
             let logged = ruling.rule().is_some_and(|rule| rule.log.is_some());
             if logged || !ruling.allows() {
                 let (port, ruling) = (member.port, ruling.clone());
@@ -283,7 +332,7 @@ impl<'p> Asked<'p> {
 }
 
 /// The segment of a frame with this tag.
-fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
+pub(crate) fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReason> {
     let vid = vlan.unwrap_or(0);
     match ingress {
         Ingress::Closed => Err(DropReason::VlanUnknown),
@@ -300,27 +349,44 @@ fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId, DropReaso
 }
 
 /// Where a frame with a good source goes.
-fn forward(program: &Program, fdb: &dyn Lookup, segment: SegmentId, key: &FlowKey) -> Action {
-    let flood = Action::flood(segment);
+fn forward(
+    program: &Program,
+    fdb: &dyn Lookup,
+    segment: SegmentId,
+    key: &FlowKey,
+    told: &mut impl Witness,
+) -> Action {
+    let destination = destination(program, fdb, segment, key);
+    told.note(|| Step::Destination(destination));
+    match destination {
+        Destination::Itself | Destination::Reflected => Action::Drop(DropReason::Reflection),
+        Destination::Behind(Member { port, tag }) => Action::Unicast { port, tag },
+        Destination::Group(_) | Destination::Unknown | Destination::Left(_) => {
+            Action::flood(segment)
+        }
+    }
+}
+
+fn destination(
+    program: &Program,
+    fdb: &dyn Lookup,
+    segment: SegmentId,
+    key: &FlowKey,
+) -> Destination {
     if key.dmac().is_multicast() {
-        return flood;
+        return Destination::Group(key.dmac());
     }
     // A station that sends to itself is behind its own port, learned or not.
     if key.dmac() == key.smac() {
-        return Action::Drop(DropReason::Reflection);
+        return Destination::Itself;
     }
     let Some(port) = fdb.port_of(segment, key.dmac()) else {
-        return flood;
+        return Destination::Unknown;
     };
     if port == PortId(key.in_port()) {
-        return Action::Drop(DropReason::Reflection);
+        return Destination::Reflected;
     }
     // A port that has left the segment since it was learned counts as unknown.
-    match program.member(segment, port) {
-        Some(member) => Action::Unicast {
-            port,
-            tag: member.tag,
-        },
-        None => flood,
-    }
+    let member = program.member(segment, port);
+    member.map_or(Destination::Left(port), Destination::Behind)
 }

@@ -25,6 +25,7 @@
 pub mod acl;
 mod compile;
 mod decide;
+mod explain;
 mod model;
 mod outdated;
 mod program;
@@ -34,6 +35,7 @@ mod tests;
 
 pub use compile::CompileError;
 pub use decide::{Action, DECISION_MASK, Decision, LeftOut, Lookup, Receiver, decide};
+pub use explain::{Asked, Destination, Step, explain};
 pub use model::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 pub use outdated::Outdated;
 pub use port::{DropReason, PortId};

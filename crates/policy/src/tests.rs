@@ -2,6 +2,7 @@
 
 mod compile;
 mod decide;
+mod explain;
 mod oracle;
 mod outdated;
 

@@ -20,6 +20,9 @@ pub struct Problem {
     /// The field of the request that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// Where in that field, for a text that is not understood: in characters from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
 }
 
 /// The sorts of problems.
@@ -81,6 +84,7 @@ impl Problem {
             status,
             detail: detail.into(),
             field: None,
+            column: None,
         }
     }
 
@@ -89,6 +93,16 @@ impl Problem {
     pub fn with_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
+    }
+
+    /// The same problem, blamed on a place in a field.
+    #[must_use]
+    pub fn with_column(self, field: impl Into<String>, column: usize) -> Self {
+        let column = Some(column);
+        Self {
+            column,
+            ..self.with_field(field)
+        }
     }
 
     /// There is no segment called `name` (404).

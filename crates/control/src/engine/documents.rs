@@ -198,7 +198,7 @@ fn stats(
 }
 
 /// The state of a port for statistics.
-fn state_of(state: Option<&PortState>) -> ApiState {
+pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
     state.map_or(ApiState::Starting, |s| api_state(s.phase))
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::driving::{DriverSpec, DriverState};
+use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
 use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
 use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
@@ -102,7 +103,10 @@ impl SwitchPeer {
         fds: &[BorrowedFd<'_>],
         mut each: impl FnMut(Report, Vec<OwnedFd>) -> Option<Report>,
     ) -> io::Result<()> {
-        let question = matches!(order, Order::PortStates | Order::Stations { .. });
+        let question = matches!(
+            order,
+            Order::PortStates | Order::Stations { .. } | Order::FindFlows(_)
+        );
         let number = self.order(order, fds)?;
         let deadline = Instant::now() + self.patience;
         loop {
@@ -145,6 +149,22 @@ impl SwitchPeer {
             other => Some(other),
         })?;
         Ok((states, figures))
+    }
+
+    /// The flows that frames with these keys have.
+    ///
+    /// # Errors
+    /// As [`SwitchPeer::request`].
+    pub(super) fn find_flows(&mut self, keys: Vec<[u64; 8]>) -> io::Result<Vec<FoundFlow>> {
+        let mut found = Vec::new();
+        self.request(Order::FindFlows(keys), &[], |report, _| match report {
+            Report::Found(flows) => {
+                found = flows;
+                None
+            }
+            other => Some(other),
+        })?;
+        Ok(found)
     }
 
     /// The next report, if there is one.

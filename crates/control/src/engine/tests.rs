@@ -4,4 +4,5 @@ mod learning;
 mod peers;
 mod restart;
 mod saved;
+mod trace;
 mod world;

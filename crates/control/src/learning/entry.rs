@@ -39,7 +39,7 @@ struct Bar {
 }
 
 /// One address.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
     holder: Claim,
     pinned: bool,

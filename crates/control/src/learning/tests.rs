@@ -8,7 +8,7 @@ use std::time::Duration;
 use policy::{Lookup, PortId, SegmentId};
 use wire::MacAddr;
 
-use super::{Effect, Fdb, Limits, Refusal, Station};
+use super::{Effect, Fdb, Hearing, Limits, Refusal, Station};
 
 const LAN: SegmentId = SegmentId(0);
 const DMZ: SegmentId = SegmentId(1);

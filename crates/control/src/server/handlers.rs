@@ -1,5 +1,7 @@
 //! What is done for each path and method; the table is in the module above.
 
+pub(super) mod trace;
+
 use api::v1::{
     ChangeOptions, FdbDocument, FdbFilter, PortPatch, PortSpec, PortStatus, PortsDocument, Problem,
     ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument,

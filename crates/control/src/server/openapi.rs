@@ -52,6 +52,8 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::remove_port,
         handlers::stats,
         handlers::fdb,
+        handlers::trace::trace,
+        handlers::trace::flows,
         handlers::metrics,
         handlers::openapi,
     ),

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FdbFilter, PortState, PortStats, PortStatus, PortsDocument, Problem,
-    ProcessState, ProcessStatus, StatsDocument, StatusDocument, SwitchStatus, WantedState,
+    FdbDocument, FdbEntry, FdbFilter, FlowsDocument, PortState, PortStats, PortStatus,
+    PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument, StatusDocument,
+    SwitchStatus, TraceDocument, WantedState,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -45,6 +46,11 @@ impl FakeEngine {
                 ..StatsDocument::default()
             }))),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(fdb_of(&filter)))),
+            Command::Trace(request, reply) => drop(reply.send(Ok(TraceDocument {
+                port: request.port,
+                ..TraceDocument::default()
+            }))),
+            Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
         }
     }
 
@@ -534,6 +540,18 @@ async fn wrong_requests_get_problems() {
             400,
             None,
             "unknown field `colour`",
+        ),
+        ("GET", "/v1/flows?limit=x", "", 400, None, "invalid digit"),
+        ("GET", "/v1/flows?limit=65536", "", 400, None, "too large"),
+        ("GET", "/v1/trace", "", 405, None, "method"),
+        ("POST", "/v1/trace", "{}", 422, None, "missing field `port`"),
+        (
+            "POST",
+            "/v1/trace",
+            r#"{"port":1}"#,
+            422,
+            Some("port"),
+            "expected a string",
         ),
         ("POST", "/v1/ports", "{", 400, None, "EOF"),
         ("POST", "/v1/ports", "", 400, None, "EOF"),

@@ -58,6 +58,15 @@ impl Flow {
     }
 }
 
+/// What was, for those who ask how old and how busy a flow is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Past {
+    /// When it was decided, in the same time as [`Flow::used`].
+    pub(super) made: u32,
+    /// Packets when they were counted last, modulo 2^32.
+    pub(super) counted: u32,
+}
+
 /// A port's flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
@@ -72,6 +81,8 @@ pub(super) struct Flows {
     slots: Vec<Flow>,
     /// By slot: the high words of a key, for long masks alone.
     high: Lines,
+    /// By slot, as many as there are slots. No frame looks at it.
+    past: Vec<Past>,
     used: Used,
     capacity: usize,
     /// The first of the free slots among those that were in use.
@@ -90,6 +101,7 @@ impl Flows {
         Self {
             slots,
             high: Lines::new(capacity, Use::InTurn),
+            past: Vec::with_capacity(capacity),
             used: Used::new(capacity),
             capacity,
             free: NONE,
@@ -162,7 +174,7 @@ impl Flows {
     pub(super) fn insert(&mut self, flow: Flow, high: Option<&[u64; 8]>) -> u32 {
         self.count(&flow, true);
         self.len += 1;
-        let slot = self.free;
+        let (slot, made) = (self.free, flow.used);
         let slot = match self.slots.get_mut(slot as usize) {
             Some(free) => {
                 self.free = free.hash as u32;
@@ -171,9 +183,11 @@ impl Flows {
             }
             None => {
                 self.slots.push(flow);
+                self.past.push(Past::default());
                 (self.slots.len() - 1) as u32
             }
         };
+        self.past[slot as usize] = Past { made, counted: 0 };
         self.used.set(slot, true);
         if let Some(words) = high {
             self.high.get_mut(slot as usize)[..HIGH_WORDS].copy_from_slice(&words[LOW_WORDS..]);
@@ -186,7 +200,17 @@ impl Flows {
         let old = self.slots[slot as usize].clone();
         self.count(&old, false);
         self.count(&flow, true);
+        self.past[slot as usize].made = flow.used;
         self.slots[slot as usize] = flow;
+    }
+
+    /// What was with the flow in a slot.
+    pub(super) fn past_mut(&mut self, slot: u32) -> &mut Past {
+        &mut self.past[slot as usize]
+    }
+
+    pub(super) fn past(&self, slot: u32) -> Past {
+        self.past[slot as usize]
     }
 
     /// Frees a slot.

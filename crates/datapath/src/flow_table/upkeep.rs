@@ -24,7 +24,7 @@ pub enum Progress {
 
 impl FlowTable {
     /// Has a look at flows from a place on, as far as the effort goes; `each` says what it has cost.
-    fn walk(
+    pub(super) fn walk(
         &mut self,
         mut at: usize,
         effort: &mut Effort,

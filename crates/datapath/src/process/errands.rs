@@ -9,6 +9,7 @@ use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 
 use super::Process;
+use super::flows::Together;
 use crate::errand::{Errand, Finished, Known, note_uses};
 
 /// Stations in one message.
@@ -32,6 +33,7 @@ struct Open {
     /// Workers that are not done.
     left: usize,
     stations: HashMap<Station, u32>,
+    flows: Option<Together>,
 }
 
 /// All of them.
@@ -109,7 +111,12 @@ impl Process {
         }
     }
 
-    fn begin(&mut self, number: u64, leaving: Option<PortId>, errand: Errand) -> Progress {
+    pub(super) fn begin(
+        &mut self,
+        number: u64,
+        leaving: Option<PortId>,
+        errand: Errand,
+    ) -> Progress {
         let OpenErrands { last_ticket, open } = &mut self.errands;
         *last_ticket += 1;
         let ticket = *last_ticket;
@@ -118,6 +125,10 @@ impl Process {
             leaving,
             left: self.workers.threads(),
             stations: HashMap::new(),
+            flows: match &errand {
+                Errand::Busiest(wanted) => Some(Together::new(*wanted)),
+                _ => None,
+            },
         };
         open.insert(ticket, order);
         self.workers
@@ -126,21 +137,31 @@ impl Process {
     }
 
     /// A worker is done with an errand.
-    pub(super) fn errand_finished(&mut self, Finished { ticket, stations }: Finished) {
+    pub(super) fn errand_finished(&mut self, finished: Finished) {
+        let Finished {
+            ticket,
+            stations,
+            busiest,
+        } = finished;
         let Some(open) = self.errands.open.get_mut(&ticket) else {
             return;
         };
         let uses = stations.into_iter();
         let uses = uses.map(|(station, idle_ms)| StationUse { station, idle_ms });
         note_uses(&mut open.stations, uses);
+        if let (Some(flows), Some(busiest)) = (&mut open.flows, busiest) {
+            flows.add(busiest);
+        }
         open.left -= 1;
         if open.left > 0 {
             return;
         }
         let done = self.errands.open.remove(&ticket);
-        if let Some((number, stations)) = done.and_then(|open| Some((open.number?, open.stations)))
+        if let Some(open) = done
+            && let Some(number) = open.number
         {
-            self.report_stations(stations);
+            self.report_stations(open.stations);
+            self.report_flows(number, open.flows);
             self.done(number, None);
         }
     }

@@ -1,6 +1,7 @@
 //! The arguments. Help, completions and the man page come from here too.
 
 mod segment;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use segment::Segment;
+pub(super) use trace::{FlowsArgs, TraceArgs};
 
 /// The last-hop switch of a virtual machine host.
 #[derive(Debug, Parser)]
@@ -61,6 +63,10 @@ pub(super) enum Command {
     Stats(Stats),
     /// Show the busiest ports and the worst drops, once a second; q quits
     Top,
+    /// Show what would become of a frame, and why; nothing is sent or learned
+    Trace(TraceArgs),
+    /// Show the busiest of the decisions that the switch has cached
+    Flows(FlowsArgs),
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),

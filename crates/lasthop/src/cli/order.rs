@@ -34,10 +34,12 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             let answer = client.get("/v1/stats").await?;
             print::<StatsDocument>(output, &answer, show::stats)
         }
-        Command::Top => super::top::top(client).await,
+        Command::Trace(args) => super::trace::trace(client, args).await,
+        Command::Flows(args) => super::trace::flows(client, args).await,
         Command::Fdb(command) => fdb(client, command).await,
         // These are done before anything gets here.
         Command::Run(_)
+        | Command::Top
         | Command::Apply { .. }
         | Command::Reload { .. }
         | Command::Upgrade(_)
@@ -48,7 +50,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
 }
 
 /// Prints an answer: the document as it came, or a table.
-fn print<T: DeserializeOwned>(
+pub(super) fn print<T: DeserializeOwned>(
     output: Output,
     answer: &Bytes,
     table: impl FnOnce(&T) -> String,

@@ -290,6 +290,17 @@ impl Rules {
         numbers.filter_map(|number| Some(&**self.lists.get(*number as usize)?))
     }
 
+    /// Names of the lists that are asked, in their order.
+    pub(crate) fn names(
+        &self,
+        direction: Direction,
+        segment: SegmentId,
+        profile: ProfileId,
+    ) -> Vec<Arc<str>> {
+        let lists = self.lists(direction, segment, profile);
+        lists.map(|list| list.name.clone()).collect()
+    }
+
     fn otherwise(&self, direction: Direction, segment: SegmentId) -> Verdict {
         let otherwise = self.segment(segment).map(|rules| match direction {
             Direction::FromGuest => rules.from_guest,

@@ -85,7 +85,7 @@ fn flooded(model: &Model, segment: SegmentId, ingress: PortId) -> Vec<(PortId, O
 }
 
 const SEGMENTS: u16 = 6;
-const PORTS: u32 = 8;
+pub(super) const PORTS: u32 = 8;
 
 /// Six segments: 0 and 1 without a VLAN, the others with VLANs 1 to 4.
 fn segments() -> impl Iterator<Item = (SegmentId, Segment)> {
@@ -108,7 +108,7 @@ fn mode() -> impl Strategy<Value = PortMode> {
     ]
 }
 
-fn any_model() -> impl Strategy<Value = Model> {
+pub(super) fn any_model() -> impl Strategy<Value = Model> {
     prop::collection::btree_map((0..PORTS).prop_map(PortId), mode(), 0..PORTS as usize).prop_map(
         |ports| Model {
             segments: segments().collect(),
@@ -127,7 +127,7 @@ fn any_mac() -> impl Strategy<Value = MacAddr> {
     ]
 }
 
-fn any_table() -> impl Strategy<Value = Table> {
+pub(super) fn any_table() -> impl Strategy<Value = Table> {
     let port = || (0..PORTS).prop_map(PortId);
     (
         prop::collection::hash_map((any_segment(), any_mac()), port(), 0..20),
@@ -136,7 +136,7 @@ fn any_table() -> impl Strategy<Value = Table> {
         .prop_map(|(learned, barred)| Table { learned, barred })
 }
 
-fn any_key() -> impl Strategy<Value = FlowKey> {
+pub(super) fn any_key() -> impl Strategy<Value = FlowKey> {
     let vlan = prop::option::of(prop_oneof![0..6u16, Just(4095)]);
     (0..PORTS + 1, vlan, any_mac(), any_mac())
         .prop_map(|(port, vlan, source, destination)| key(port, vlan, source, destination))

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api::v1::{PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
+use channel::flows::{CachedFlow, FoundFlow};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
@@ -19,7 +20,7 @@ use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
 };
-use policy::{Action, Lookup, Outdated, Program, SegmentId, decide};
+use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
 use wire::MacAddr;
 use wire::flow::FlowKey;
@@ -107,6 +108,8 @@ pub(super) struct Switch {
     pub(super) within: Vec<u32>,
     /// Records of the largest report.
     pub(super) largest: usize,
+    /// The number of the order that is followed.
+    now_done: u64,
 }
 
 impl Switch {
@@ -170,6 +173,23 @@ impl Switch {
             queues: Vec::new(),
             connections: 0,
         }
+    }
+
+    /// A flow as it is told to those who ask for it.
+    fn told(&self, key: FlowKey) -> Option<CachedFlow> {
+        let flow = self.flows.get(key.words())?;
+        Some(CachedFlow {
+            key: *key.words(),
+            mask: *DECISION_MASK.words(),
+            action: flow.action,
+            except: Vec::new(),
+            segment: flow.segment,
+            packets: 17,
+            recent: 3,
+            recent_ms: 2000,
+            idle_ms: flow.idle_ms,
+            age_ms: 90_000,
+        })
     }
 
     fn adopt(&mut self, link: &Link<Report, Request>) {
@@ -247,6 +267,28 @@ impl Switch {
                 self.report_stations(link, within_ms);
             }
             Order::Check(stations) => self.check(stations),
+            Order::FindFlows(keys) => {
+                let keys = keys.iter().enumerate();
+                let found = keys.filter_map(|(question, words)| {
+                    let flow = self.told(key_from_words(words).masked(&DECISION_MASK))?;
+                    let question = question as u16;
+                    Some(FoundFlow {
+                        question,
+                        worker: 1,
+                        flow,
+                    })
+                });
+                link.send(&Report::Found(found.collect()), &[]).unwrap();
+            }
+            Order::Flows(wanted) => {
+                let keys = self.flows.keys().map(key_from_words);
+                let flows: Vec<_> = keys.filter_map(|key| self.told(key)).collect();
+                let number = self.now_done;
+                for part in flows[..flows.len().min(wanted.limit.into())].chunks(2) {
+                    link.send(&Report::Flows(number, part.to_vec()), &[])
+                        .unwrap();
+                }
+            }
             Order::PortStates => {
                 let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
                 let figures = SwitchFigures {
@@ -268,7 +310,11 @@ fn short(order: &Order) -> Option<String> {
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::RemovePort(id) => format!("remove {}", id.0),
-        Order::Stations { .. } | Order::Check(_) | Order::PortStates => return None,
+        Order::Stations { .. }
+        | Order::Check(_)
+        | Order::PortStates
+        | Order::FindFlows(_)
+        | Order::Flows(_) => return None,
     })
 }
 
@@ -286,6 +332,7 @@ fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
         let error = match refused {
             Some((_, reason)) => Some(reason.to_owned()),
             None => {
+                switch.now_done = number;
                 switch.follow(&link, order, &fds);
                 None
             }

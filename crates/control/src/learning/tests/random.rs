@@ -52,7 +52,12 @@ fn limits() -> Limits {
 
 fn apply(fdb: &mut Fdb, now: Duration, step: &Step) -> Vec<Effect> {
     match *step {
-        Step::Learn(segment, mac, port) => fdb.learn(now, segment, mac, port),
+        Step::Learn(segment, mac, port) => {
+            let foreseen = fdb.foresee(now, segment, mac, port);
+            let effects = fdb.learn(now, segment, mac, port);
+            assert_eq!(foreseen, heard(&effects, port), "{effects:?}");
+            effects
+        }
         Step::Refresh(segment, mac, port) => {
             fdb.refresh(now, segment, mac, port);
             Vec::new()
@@ -64,6 +69,18 @@ fn apply(fdb: &mut Fdb, now: Duration, step: &Step) -> Vec<Effect> {
         Step::ForgetSegment(segment) => fdb.forget_segment(segment),
         Step::ForgetMember(segment, port) => fdb.forget_member(segment, port),
     }
+}
+
+/// What these effects of a frame from a port say.
+fn heard(effects: &[Effect], port: PortId) -> Hearing {
+    let said = effects.iter().find_map(|effect| match *effect {
+        Effect::Learned { .. } => Some(Hearing::New),
+        Effect::Moved { from, .. } => Some(Hearing::Moves { from }),
+        Effect::Barred { port: own, .. } if own == port => Some(Hearing::Barred),
+        Effect::Refused { why, .. } => Some(Hearing::Refused(why)),
+        _ => None,
+    });
+    said.unwrap_or(Hearing::Known)
 }
 
 /// The database without the guard: a list, searched from end to end.

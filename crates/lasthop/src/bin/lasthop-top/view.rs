@@ -3,17 +3,19 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use api::v1::{PortStats, StatsDocument, Traffic};
+use api::v1::{FlowEntry, FlowsDocument, PortStats, StatsDocument, Traffic};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use crate::cli::units::{rate, several};
+use crate::units::{rate, several};
 
 /// Lines for the worst drops.
 const WORST: u16 = 5;
+/// Lines for the busiest flows.
+pub(crate) const FLOWS: u16 = 5;
 /// Columns of the table: together with the blanks between them 80.
 const WIDTHS: [u16; 8] = [12, 9, 8, 12, 8, 12, 7, 5];
 
@@ -38,20 +40,46 @@ struct Drops {
     rate: f64,
 }
 
+/// A flow, in words.
+#[derive(Clone, Debug)]
+struct Flow {
+    frames: String,
+    rate: f64,
+}
+
+impl Flow {
+    /// Who sends what to whom; what is the same for most is left out.
+    fn new(flow: &FlowEntry) -> Self {
+        let from = flow.from.as_deref().unwrap_or("any");
+        let to = flow.to.as_deref().unwrap_or(&flow.action);
+        let what = flow
+            .matches
+            .split(", ")
+            .skip(usize::from(flow.from.is_some()));
+        let what: Vec<&str> = what.filter(|word| *word != "untagged").collect();
+        Self {
+            frames: format!("{from} > {to}  {}", what.join(", ")),
+            rate: flow.rate(),
+        }
+    }
+}
+
 /// What there is to show.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     /// The busiest first.
     ports: Vec<Port>,
     /// The worst first.
     drops: Vec<Drops>,
+    /// The busiest first.
+    flows: Vec<Flow>,
     /// Why it is not up to date.
-    pub(super) trouble: Option<String>,
+    pub(crate) trouble: Option<String>,
 }
 
 impl Screen {
     /// What happened between two looks.
-    pub(super) fn between(last: &StatsDocument, now: &StatsDocument, time: Duration) -> Self {
+    pub(crate) fn between(last: &StatsDocument, now: &StatsDocument, time: Duration) -> Self {
         let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
         let (mut ports, mut drops) = (Vec::new(), Vec::new());
         for port in &now.ports {
@@ -74,8 +102,15 @@ impl Screen {
         Self {
             ports,
             drops,
+            flows: Vec::new(),
             trouble: None,
         }
+    }
+
+    /// The busiest flows of the same time.
+    pub(crate) fn add_flows(&mut self, document: &FlowsDocument) {
+        let busy = document.flows.iter().filter(|flow| flow.rate() > 0.0);
+        self.flows = busy.map(Flow::new).collect();
     }
 
     fn head(&self) -> Line<'static> {
@@ -112,16 +147,18 @@ fn drops_of(was: &PortStats, is: &PortStats, seconds: f64) -> Vec<Drops> {
 }
 
 /// Draws it.
-pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let parts = [
         Constraint::Length(1),
         Constraint::Min(3),
+        Constraint::Length(FLOWS + 1),
         Constraint::Length(WORST + 1),
         Constraint::Length(1),
     ];
-    let [head, table, worst, foot] = Layout::vertical(parts).areas(frame.area());
+    let [head, table, busiest, worst, foot] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(screen.head(), head);
     frame.render_widget(ports(screen), table);
+    frame.render_widget(flows(screen), busiest);
     frame.render_widget(drops(screen), worst);
     let foot_line = match &screen.trouble {
         Some(trouble) => Line::from(trouble.clone()).fg(Color::Red),
@@ -163,6 +200,18 @@ fn ports(screen: &Screen) -> Table<'static> {
     };
     let head = line(headings.map(str::to_owned)).style(Style::new().dim());
     Table::new(screen.ports.iter().map(row), WIDTHS).header(head)
+}
+
+fn flows(screen: &Screen) -> Paragraph<'static> {
+    let busiest = screen.flows.iter().take(usize::from(FLOWS));
+    let busiest =
+        busiest.map(|flow| Line::from(format!("{:>9}  {}", rate(flow.rate, ""), flow.frames)));
+    let title = match screen.flows.is_empty() {
+        true => "no busy flows",
+        false => "busiest flows",
+    };
+    let title = [Line::from(title).dim()].into_iter();
+    Paragraph::new(title.chain(busiest).collect::<Vec<_>>())
 }
 
 fn drops(screen: &Screen) -> Paragraph<'static> {
@@ -271,6 +320,35 @@ vm2          faulted      4.5 M 2.3 Gbit/s     45.0 k 540.0 Mbit/s  13.5 k  450%
         assert_eq!(shown[17], "worst drops");
         assert_eq!(shown[18], " 13.5 k/s  vm2 receiver-full");
         assert_eq!(shown[23], "q quits");
+    }
+
+    #[test]
+    fn the_busiest_flows_are_told_shortly() {
+        let flow = |from: &str, to: Option<&str>, packets| FlowEntry {
+            matches: format!("from {from}, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02, ipv4"),
+            action: "flooded in lan".to_owned(),
+            from: Some(from.to_owned()),
+            to: to.map(str::to_owned),
+            packets_per_1000_s: packets,
+            ..FlowEntry::default()
+        };
+        let mut screen = Screen::default();
+        let flows = vec![
+            flow("vm1", Some("vm2"), 12_300_000),
+            flow("vm2", None, 500),
+            flow("vm3", None, 0),
+        ];
+        screen.add_flows(&FlowsDocument { flows });
+        let shown = lines(&screen, 80, 24);
+        let ends = "52:54:00:00:00:01 > 52:54:00:00:00:02, ipv4";
+        assert_eq!(shown[11], "busiest flows");
+        assert_eq!(shown[12], format!(" 12.3 k/s  vm1 > vm2  {ends}"));
+        assert_eq!(
+            shown[13].trim_start(),
+            format!("0 /s  vm2 > flooded in lan  {ends}")
+        );
+        assert_eq!((shown[14].as_str(), shown[17].as_str()), ("", "no drops"));
+        assert_eq!(lines(&Screen::default(), 80, 24)[11], "no busy flows");
     }
 
     #[test]

@@ -1,0 +1,33 @@
+//! Questions about single frames and flows.
+
+use api::v1::{FlowsDocument, FlowsFilter, TraceDocument, TraceRequest};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::HeaderMap;
+
+use super::{Body, query};
+use crate::command::EngineHandle;
+use crate::server::requests::{Done, document};
+
+/// What would become of a frame, and why
+///
+/// Nothing is sent, learned or counted.
+#[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest, responses((status = 200, body = TraceDocument)))]
+pub(in crate::server) async fn trace(
+    State(engine): State<EngineHandle>,
+    headers: HeaderMap,
+    body: Body,
+) -> Done<Json<TraceDocument>> {
+    let request: TraceRequest = document(&headers, body)?;
+    Ok(Json(engine.trace(request).await?))
+}
+
+/// The busiest cached flows
+#[utoipa::path(get, path = "/v1/flows", params(FlowsFilter), responses((status = 200, body = FlowsDocument)))]
+pub(in crate::server) async fn flows(
+    State(engine): State<EngineHandle>,
+    filter: Result<Query<FlowsFilter>, QueryRejection>,
+) -> Done<Json<FlowsDocument>> {
+    Ok(Json(engine.flows(query(filter)?).await?))
+}

@@ -1,0 +1,317 @@
+//! The steps of a decision in words.
+
+use std::time::Duration;
+
+use api::v1::{
+    PortState, TraceAction, TraceOutcome, TraceReceiver, TraceRuling, TraceStage, TraceStep,
+};
+use policy::acl::{By, Direction, Ruling, Verdict};
+use policy::{Action, Asked, Decision, Destination, DropReason, PortId, Program, SegmentId, Step};
+use wire::{FlowKey, MacAddr};
+
+use super::Names;
+use super::words::{list, reason, tag, time};
+use crate::learning::{Fdb, Hearing, Refusal};
+
+/// What is known when a decision is explained.
+#[derive(Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) fdb: &'a Fdb,
+    pub(crate) now: Duration,
+    pub(crate) names: &'a Names,
+    /// How ports are.
+    pub(crate) states: &'a dyn Fn(PortId) -> PortState,
+}
+
+fn step(stage: TraceStage, text: String) -> TraceStep {
+    TraceStep {
+        stage,
+        text,
+        drop: None,
+        segment: None,
+        ruling: None,
+        port: None,
+    }
+}
+
+/// A step at which the frame is dropped.
+fn end(stage: TraceStage, why: DropReason, text: String) -> TraceStep {
+    TraceStep {
+        drop: Some(why.name().to_owned()),
+        ..step(stage, text)
+    }
+}
+
+/// A frame that has no whole Ethernet header.
+pub(crate) fn runt() -> (Vec<TraceStep>, TraceOutcome) {
+    let why = DropReason::Runt;
+    let step = end(TraceStage::Frame, why, reason(why));
+    (vec![step], dropped(why))
+}
+
+fn dropped(why: DropReason) -> TraceOutcome {
+    TraceOutcome {
+        action: TraceAction::Drop,
+        text: format!("dropped, {}", reason(why)),
+        reason: Some(why.name().to_owned()),
+        receivers: Vec::new(),
+    }
+}
+
+impl Scene<'_> {
+    /// The steps of a decision about a frame with this key; `learned`: whether it lets the source be learned.
+    pub(crate) fn tell(
+        &self,
+        key: &FlowKey,
+        steps: &[Step],
+        decision: &Decision,
+    ) -> Vec<TraceStep> {
+        let mut told: Vec<TraceStep> = Vec::new();
+        for step in steps {
+            let next = match step {
+                Step::Addresses(why) => end(TraceStage::Frame, *why, reason(*why)),
+                Step::Segment(found) => self.segment(key, *found),
+                Step::Source { barred } => self.source(key, *barred, decision),
+                Step::Unfiltered => step_unfiltered(),
+                Step::Lists(asked) => {
+                    let joins = |last: &mut TraceStep| self.joins(last, asked);
+                    if told.last_mut().is_some_and(joins) {
+                        continue;
+                    }
+                    self.lists(asked)
+                }
+                Step::Destination(destination) => self.station(key, *destination, decision),
+            };
+            told.push(next);
+        }
+        told
+    }
+
+    fn segment(&self, key: &FlowKey, found: Result<SegmentId, DropReason>) -> TraceStep {
+        let (port, tag) = (self.names.port(PortId(key.in_port())), tag(key.vlan()));
+        match found {
+            Ok(segment) => {
+                let name = self.names.segment(segment);
+                TraceStep {
+                    segment: Some(name.clone()),
+                    ..step(TraceStage::Segment, format!("{name}, as {tag} from {port}"))
+                }
+            }
+            Err(why) => {
+                let text = format!("none, as {tag} from {port}: {}", reason(why));
+                end(TraceStage::Segment, why, text)
+            }
+        }
+    }
+
+    fn source(&self, key: &FlowKey, barred: bool, decision: &Decision) -> TraceStep {
+        let (mac, port) = (key.smac(), PortId(key.in_port()));
+        let Some(segment) = decision.segment else {
+            return step(TraceStage::Source, mac.to_string());
+        };
+        let holder = self.fdb.station(self.now, segment, mac);
+        if barred {
+            let holder = holder.map_or_else(String::new, |s| self.names.port(s.port));
+            let text = format!("{mac} belongs to {holder}, which still uses it");
+            return end(TraceStage::Source, DropReason::MacClaim, text);
+        }
+        let known = |s: &crate::learning::Station| match s.pinned {
+            true => "belongs here".to_owned(),
+            false => format!("is known here, heard {} ago", time(s.age)),
+        };
+        let what = match self.fdb.foresee(self.now, segment, mac, port) {
+            Hearing::Known => holder.as_ref().map(known).unwrap_or_default(),
+            _ if decision.learn.is_none() => "is new, and would not be learned".to_owned(),
+            Hearing::New => "is new, and would be learned".to_owned(),
+            Hearing::Moves { from } => {
+                format!(
+                    "is known behind {}, and would move here",
+                    self.names.port(from)
+                )
+            }
+            Hearing::Refused(Refusal::PortFull) => {
+                "would not be learned: its port has too many addresses".to_owned()
+            }
+            Hearing::Refused(Refusal::TableFull) => {
+                "would not be learned: there are too many addresses".to_owned()
+            }
+            Hearing::Barred | Hearing::Refused(_) => "would not be learned".to_owned(),
+        };
+        step(TraceStage::Source, format!("{mac} {what}"))
+    }
+
+    fn lists(&self, asked: &Asked) -> TraceStep {
+        let rule = asked.ruling.rule();
+        let ruling = TraceRuling {
+            direction: direction(asked.direction).to_owned(),
+            ports: vec![self.names.port(asked.port)],
+            lists: asked.lists.iter().map(|list| list.to_string()).collect(),
+            verdict: verdict(asked.ruling.verdict).to_owned(),
+            list: rule.map(|rule| rule.list.to_string()),
+            rule: rule.map(|rule| rule.name.to_string()),
+        };
+        TraceStep {
+            drop: (!asked.ruling.allows()).then(|| DropReason::AclDenied.name().to_owned()),
+            text: ruling_text(&ruling, &asked.ruling),
+            ruling: Some(ruling),
+            ..step(TraceStage::Policy, String::new())
+        }
+    }
+
+    /// Adds a receiver to a step in which others were asked that have the same lists and the same ruling.
+    fn joins(&self, last: &mut TraceStep, asked: &Asked) -> bool {
+        let next = self.lists(asked);
+        let (Some(old), Some(new)) = (&mut last.ruling, &next.ruling) else {
+            return false;
+        };
+        let as_old = TraceRuling {
+            ports: old.ports.clone(),
+            ..new.clone()
+        };
+        if as_old != *old || asked.direction == Direction::FromGuest {
+            return false;
+        }
+        old.ports.extend(new.ports.iter().cloned());
+        last.text = ruling_text(old, &asked.ruling);
+        true
+    }
+
+    fn station(&self, key: &FlowKey, found: Destination, decision: &Decision) -> TraceStep {
+        let mac = key.dmac();
+        let behind = |port: PortId| {
+            let station = decision
+                .segment
+                .and_then(|s| self.fdb.station(self.now, s, mac));
+            let heard = station
+                .filter(|s| !s.pinned)
+                .map(|s| format!(", heard {} ago", time(s.age)));
+            let port = self.names.port(port);
+            let text = format!("{mac} is behind {port}{}", heard.unwrap_or_default());
+            (text, Some(port))
+        };
+        let why = DropReason::Reflection;
+        let (text, port) = match found {
+            Destination::Group(MacAddr::BROADCAST) => ("broadcast".to_owned(), None),
+            Destination::Group(_) => (format!("{mac} is a group"), None),
+            Destination::Unknown => (format!("{mac} is not known"), None),
+            Destination::Behind(member) => behind(member.port),
+            Destination::Left(port) => {
+                let (text, _) = behind(port);
+                (format!("{text}, which has left the segment"), None)
+            }
+            Destination::Itself => {
+                let text = format!("{mac} is the sender itself");
+                return end(TraceStage::Station, why, text);
+            }
+            Destination::Reflected => {
+                let (text, port) = behind(PortId(key.in_port()));
+                let text = format!("{text}: the port that the frame comes from");
+                return TraceStep {
+                    port,
+                    ..end(TraceStage::Station, why, text)
+                };
+            }
+        };
+        TraceStep {
+            port,
+            ..step(TraceStage::Station, text)
+        }
+    }
+
+    /// What comes of the frame.
+    pub(crate) fn outcome(&self, key: &FlowKey, decision: &Decision) -> TraceOutcome {
+        let (action, receivers) = match decision.action {
+            Action::Drop(why) => return dropped(why),
+            Action::Unicast { port, tag } => (TraceAction::Deliver, vec![self.receiver(port, tag)]),
+            Action::Flood { segment, .. } => {
+                let members = self.program.flood(segment, PortId(key.in_port()));
+                let excluded: Vec<PortId> = decision.excluded().collect();
+                let wanted = members.filter(|member| !excluded.contains(&member.port));
+                let all = wanted.map(|member| self.receiver(member.port, member.tag));
+                (TraceAction::Flood, all.collect())
+            }
+        };
+        if receivers.is_empty() {
+            return dropped(DropReason::NoReceiver);
+        }
+        TraceOutcome {
+            action,
+            text: outcome_text(action, &receivers),
+            reason: None,
+            receivers,
+        }
+    }
+
+    fn receiver(&self, port: PortId, vlan: Option<u16>) -> TraceReceiver {
+        TraceReceiver {
+            port: self.names.port(port),
+            vlan,
+            state: (self.states)(port),
+        }
+    }
+}
+
+fn step_unfiltered() -> TraceStep {
+    step(
+        TraceStage::Policy,
+        "no access lists are asked in this segment".to_owned(),
+    )
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::FromGuest => "from-guest",
+        Direction::ToGuest => "to-guest",
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Drop => "drop",
+        Verdict::Reject => "reject",
+    }
+}
+
+/// `from vm1: allowed by rule ssh of list web-in (asked: web-in, all)`.
+fn ruling_text(told: &TraceRuling, ruling: &Ruling) -> String {
+    let way = match told.direction.as_str() {
+        "from-guest" => "from",
+        _ => "to",
+    };
+    let done = match ruling.verdict {
+        Verdict::Allow => "allowed",
+        Verdict::Drop => "dropped",
+        Verdict::Reject => "rejected",
+    };
+    let by = match &ruling.by {
+        By::Default => "by default, no rule matches".to_owned(),
+        By::Unreadable => "as its headers cannot be read".to_owned(),
+        By::Rule(rule) => format!("by rule {} of list {}", rule.name, rule.list),
+    };
+    let asked = match told.lists.as_slice() {
+        [] => "no lists".to_owned(),
+        lists => format!("asked: {}", list(lists)),
+    };
+    format!("{way} {}: {done} {by} ({asked})", list(&told.ports))
+}
+
+fn outcome_text(action: TraceAction, receivers: &[TraceReceiver]) -> String {
+    let one = |receiver: &TraceReceiver| {
+        let tagged = receiver.vlan.map(|vid| format!(" with VLAN {vid}"));
+        let down = (receiver.state != PortState::Up)
+            .then(|| format!(" (which is {}: dropped there)", receiver.state.as_str()));
+        let port = &receiver.port;
+        format!(
+            "{port}{}{}",
+            tagged.unwrap_or_default(),
+            down.unwrap_or_default()
+        )
+    };
+    let to: Vec<String> = receivers.iter().map(one).collect();
+    match action {
+        TraceAction::Flood => format!("flooded to {}", list(&to)),
+        _ => format!("to {}", list(&to)),
+    }
+}

@@ -1,0 +1,388 @@
+//! Asking why: what is told of a frame is what becomes of it, and asking changes nothing.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use e2e::lasthop::Lasthop;
+use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::turn;
+use e2e::wait::eventually;
+use serde_json::Value;
+use testkit::packets::{Flow, SequenceChecker, ethernet, mac, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+[[segment]]
+name = "lan"
+vlan = 10
+[[segment]]
+name = "dmz"
+vlan = 20
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+segment = "lan"
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+segment = "lan"
+[[port]]
+name = "vm3"
+kind = "vhost-user"
+socket = "vm3.sock"
+segment = "dmz"
+[[port]]
+name = "trunk"
+kind = "vhost-user"
+socket = "trunk.sock"
+trunk = ["lan", "dmz"]
+"#;
+
+fn guest(lasthop: &Lasthop, name: &str, number: u8) -> FakeGuest {
+    let config = GuestConfig::default().guest(number);
+    let socket = lasthop.socket(&format!("{name}.sock"));
+    FakeGuest::connect(&socket, config).expect("the port takes a guest")
+}
+
+fn trace(lasthop: &Lasthop, port: &str, frame: &str) -> Value {
+    let document = lasthop.json(&["trace", "--port", port, frame]);
+    document["traces"][0].clone()
+}
+
+/// Frames of a trace's flow in all workers.
+fn packets(trace: &Value) -> u64 {
+    let flows = trace["flows"].as_array().expect("a list of flows");
+    let packets = |told: &Value| told["flow"]["packets"].as_u64().expect("a number");
+    flows.iter().map(packets).sum()
+}
+
+fn receivers(trace: &Value) -> Vec<String> {
+    let list = trace["outcome"]["receivers"].as_array().expect("receivers");
+    let name = |receiver: &Value| receiver["port"].as_str().expect("a name").to_owned();
+    list.iter().map(name).collect()
+}
+
+/// What a command says that is refused: its exit status and its standard error.
+fn refused(lasthop: &Lasthop, args: &[&str]) -> (Option<i32>, String) {
+    let output = lasthop.cli(&[&["trace"], args].concat());
+    let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    (output.status.code(), error)
+}
+
+/// Two guests that know each other, with flows both ways.
+fn two_guests(lasthop: &Lasthop) -> (FakeGuest, FakeGuest) {
+    let (mut a, mut b) = (guest(lasthop, "vm1", 1), guest(lasthop, "vm2", 2));
+    introduce(&mut a, &mut b, Flow::v4(1, 2));
+    // What was decided before both were known is forgotten.
+    introduce(&mut a, &mut b, Flow::v4(1, 2));
+    (a, b)
+}
+
+/// A classic pcap file.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+#[test]
+fn what_is_told_is_what_happens() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let (mut a, mut b) = two_guests(&lasthop);
+    let frame = "udp 10.0.0.1:1001 > 10.0.0.2:2002";
+
+    turn.step("a frame to a known station, with the flow that it has");
+    let before = lasthop.stats();
+    let fdb = lasthop.ok(&["fdb", "list"]).lines().count();
+    let first = trace(&lasthop, "vm1", frame);
+    assert_eq!(receivers(&first), ["vm2"], "{first}");
+    let addresses = "ether 02:1a:57:00:00:01 > 02:1a:57:00:00:02";
+    let told = first["frame"].as_str().expect("words");
+    assert_eq!(told, format!("{addresses} {frame}, 42 bytes"));
+    assert_ne!(first["flows"][0], Value::Null, "{first}");
+    for _ in 0..20 {
+        let again = trace(&lasthop, "vm1", frame);
+        assert_eq!(packets(&again), packets(&first), "asking is no use of it");
+    }
+    for _ in 0..50 {
+        a.send(&udp(&Flow::v4(1, 2), b"more")).expect("room");
+    }
+    let got = b.recv_count(50, Duration::from_secs(5)).expect("50 frames");
+    assert_eq!(got.len(), 50, "and nothing that was only asked about");
+    let more = trace(&lasthop, "vm1", frame);
+    assert_eq!(packets(&more), packets(&first) + 50);
+    assert_eq!(more["flows"][0]["disagrees"], Value::Null);
+    let text = lasthop.ok(&["trace", "--port", "vm1", frame]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    assert!(text.contains("\nresult   to vm2\n"), "{text}");
+    assert!(text.contains("\nflow     cached by worker "), "{text}");
+
+    turn.step("nobody, several, the sender itself, no segment, and a tag");
+    let unknown = "ether 02:1a:57:00:00:01 > 02:1a:57:00:00:09 type 0x88b5";
+    let told = trace(&lasthop, "vm1", unknown);
+    assert_eq!(told["outcome"]["action"], "flood");
+    assert_eq!(receivers(&told), ["vm2", "trunk"]);
+    let states = [
+        &told["outcome"]["receivers"][0]["state"],
+        &told["outcome"]["receivers"][1]["state"],
+    ];
+    assert_eq!(states, ["up", "waiting"]);
+    assert_eq!(told["outcome"]["receivers"][1]["vlan"], 10);
+    assert_eq!(told["flows"].as_array().map(Vec::len), Some(0), "{told}");
+    let itself = trace(&lasthop, "vm2", "icmp 10.0.0.2 > 10.0.0.2");
+    assert_eq!(itself["outcome"]["reason"], "reflection", "{itself}");
+    let foreign = trace(&lasthop, "vm1", &format!("vlan 20 {frame}"));
+    assert_eq!(foreign["outcome"]["reason"], "vlan-not-allowed");
+    let tagged = "ether 02:1a:57:00:00:07 > 02:1a:57:00:00:02 vlan 10 icmp 10.0.0.7 > 10.0.0.2";
+    assert_eq!(receivers(&trace(&lasthop, "trunk", tagged)), ["vm2"]);
+    let other = tagged.replace("vlan 10", "vlan 20");
+    let other = trace(&lasthop, "trunk", &other);
+    assert_eq!(receivers(&other), ["vm3"], "stations are of one segment");
+
+    turn.step("what is told becomes so");
+    let reflected = || lasthop.stats().drops().get("reflection").copied();
+    let was = reflected();
+    b.send(&udp(&Flow::v4(2, 2), b"me")).expect("room");
+    let counted = || (reflected() != was).then_some(());
+    eventually("the drop is counted", Duration::from_secs(5), counted);
+    a.send(&ethernet(mac(9), mac(1), 0x88b5, b"who?"))
+        .expect("room");
+    let flooded = b
+        .recv(Duration::from_secs(5))
+        .expect("the device keeps the rules");
+    assert!(flooded.is_some(), "vm2 is one of those who get it");
+    let told = trace(&lasthop, "vm1", unknown);
+    assert_eq!(
+        told["flows"][0]["flow"]["action"], "flooded in lan",
+        "{told}"
+    );
+    assert_eq!(
+        lasthop.ok(&["fdb", "list"]).lines().count(),
+        fdb,
+        "nothing was learned"
+    );
+    assert_eq!(
+        lasthop.stats().since(&before).sent("vm2"),
+        1,
+        "nothing else was sent"
+    );
+
+    turn.step("frames of a file");
+    let mut frames = vec![udp(&Flow::v4(1, 2), b"x"), vec![1, 2, 3]];
+    frames.resize(20, udp(&Flow::v4(1, 1), b"x"));
+    let file = lasthop.folder().join("frames.pcap");
+    std::fs::write(&file, pcap(&frames)).expect("a file");
+    let file = file.to_str().expect("a plain path");
+    let text = lasthop.ok(&["trace", "--port", "vm1", "--pcap", file]);
+    let results: Vec<&str> = text.lines().filter(|l| l.starts_with("result")).collect();
+    assert_eq!(results.len(), 20, "{text}");
+    assert_eq!(results[0], "result   to vm2");
+    assert!(
+        results[1].contains("runt") && results[19].contains("reflection"),
+        "{text}"
+    );
+    assert!(text.contains("\nframe    20: ether 02:1a:57:00:00:01 > 02:1a:57:00:00:01 udp "));
+
+    turn.step("garbage");
+    let wrong = ["--port", "vm1", "icmp 10.0.0.1 > banana"];
+    let says = "lasthop: expression: column 17: expected an IPv4 address, found `banana`";
+    assert_eq!(refused(&lasthop, &wrong), (Some(2), says.to_owned()));
+    let says = "lasthop: port: there is no port `vm9`";
+    assert_eq!(
+        refused(&lasthop, &["--port", "vm9", frame]),
+        (Some(2), says.to_owned())
+    );
+    let (code, text) = refused(&lasthop, &["--port", "vm3", "icmp 10.0.0.1 > 10.0.0.2"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("no station is known behind vm3"), "{text}");
+    let (code, text) = refused(&lasthop, &["--port", "vm1", "--pcap", "/dev/null"]);
+    assert_eq!(
+        (code, text.as_str()),
+        (Some(1), "lasthop: /dev/null: it is neither pcap nor pcapng")
+    );
+    let deep = "(".repeat(5000);
+    assert_eq!(refused(&lasthop, &["--port", "vm1", &deep]).0, Some(2));
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn the_busiest_flows_come_first() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let (mut a, mut b) = two_guests(&lasthop);
+    // From here on counts are recent ones.
+    lasthop.json(&["flows"]);
+    for _ in 0..90 {
+        b.send(&udp(&Flow::v4(2, 1), b"more")).expect("room");
+    }
+    assert_eq!(
+        a.recv_count(90, Duration::from_secs(5))
+            .expect("90 frames")
+            .len(),
+        90
+    );
+    let flows = lasthop.json(&["flows", "--limit", "1"]);
+    let flows = flows["flows"].as_array().expect("flows");
+    assert_eq!(flows.len(), 1);
+    let flow = &flows[0];
+    assert_eq!(
+        (&flow["from"], &flow["to"]),
+        (&"vm2".into(), &"vm1".into()),
+        "{flow}"
+    );
+    assert!(flow["packets"].as_u64() >= Some(90), "{flow}");
+    assert!(flow["packets_per_1000_s"].as_u64() > Some(0), "{flow}");
+    assert_eq!(
+        flow["match"],
+        "from vm2, untagged, 02:1a:57:00:00:02 > 02:1a:57:00:00:01"
+    );
+    let text = lasthop.ok(&["flows", "--port", "vm1"]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    assert_eq!(
+        lasthop.ok(&["flows", "--port", "vm3"]),
+        "no flows are cached\n"
+    );
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// Asks without a break until it is told to end; how many answers came.
+fn flood(lasthop: &Lasthop, end: &AtomicBool, answers: &AtomicU64) {
+    let body = r#"{"port": "vm1", "expression": "icmp 10.0.0.1 > 10.0.0.2"}"#;
+    let length = body.len();
+    let trace =
+        format!("POST /v1/trace HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
+    let ask = format!("GET /v1/flows?limit=1000 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    while !end.load(Relaxed) {
+        let Ok(mut stream) = UnixStream::connect(lasthop.socket("api.sock")) else {
+            continue;
+        };
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
+        let _ = stream.write_all((trace.repeat(20) + &ask).as_bytes());
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        let all = String::from_utf8_lossy(&all);
+        answers.fetch_add(all.matches("HTTP/1.1 200").count() as u64, Relaxed);
+    }
+}
+
+#[test]
+fn guests_do_not_notice_those_who_ask() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let (mut a, mut b) = two_guests(&lasthop);
+    let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
+    let (control, before) = (lasthop.pid("lasthop-control"), lasthop.stats());
+    let (end, answers) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (lasthop, end, answers) = (&lasthop, &end, &answers);
+            scope.spawn(move || flood(lasthop, end, answers));
+        }
+        for round in 0..10_000u32 {
+            steady.send(&mut a, 100);
+            collect(&mut b, &mut checker);
+            if round.is_multiple_of(100) {
+                // A new station each time: its first frame is decided by who also answers questions.
+                let stranger = [2, 9, 0, 0, (round / 100) as u8, 1];
+                a.send(&ethernet(mac(2), stranger, 0x88b5, b"new"))
+                    .expect("room");
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        end.store(true, Relaxed);
+    });
+    let clean = settle(&mut b, &mut checker, &steady, Duration::from_secs(5));
+    turn.step(&format!("{} answers meanwhile", answers.load(Relaxed)));
+    assert!(clean, "of {} frames: {checker:?}", steady.sent());
+    assert_eq!(lasthop.stats().drops(), before.drops());
+    assert!(answers.load(Relaxed) > 100);
+    assert_eq!(
+        lasthop.pid("lasthop-control"),
+        control,
+        "control was restarted"
+    );
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// vm2 takes nothing but UDP to one port, and no broadcasts.
+const LISTS: &str = r#"
+[[acl]]
+name = "vm2-in"
+direction = "to-guest"
+ports = ["vm2"]
+[[acl.rule]]
+name = "service"
+priority = 10
+action = "allow"
+protocol = "udp"
+destination_ports = [2002]
+[[acl.rule]]
+name = "rest"
+action = "drop"
+ether_type = "ipv4"
+"#;
+
+#[test]
+fn the_rule_that_decides_is_told_with_its_list() {
+    let turn = turn();
+    let lasthop = Lasthop::start(&format!("{CONFIG}{LISTS}"));
+    let (mut a, _b) = two_guests(&lasthop);
+    let allowed = trace(&lasthop, "vm1", "udp 10.0.0.1:1001 > 10.0.0.2:2002");
+    assert_eq!(receivers(&allowed), ["vm2"], "{allowed}");
+    let ruling = |trace: &Value| {
+        let steps = trace["steps"].as_array().expect("steps");
+        let asked = steps.iter().map(|step| &step["ruling"]);
+        let receiver = asked.filter(|ruling| ruling["direction"] == "to-guest");
+        receiver.last().expect("the receiver is asked").clone()
+    };
+    assert_eq!(ruling(&allowed)["rule"], "service");
+    assert_ne!(allowed["flows"][0], Value::Null, "{allowed}");
+    assert_eq!(allowed["flows"][0]["disagrees"], Value::Null, "{allowed}");
+
+    turn.step("a frame that is denied, and its flow");
+    let frame = "udp 10.0.0.1:1001 > 10.0.0.2:99";
+    let denied = trace(&lasthop, "vm1", frame);
+    assert_eq!(denied["outcome"]["reason"], "acl-denied", "{denied}");
+    assert_eq!(ruling(&denied)["list"], "vm2-in");
+    assert_eq!(ruling(&denied)["rule"], "rest");
+    assert_eq!(ruling(&denied)["verdict"], "drop");
+    let was = lasthop.stats().drops().get("acl-denied").copied();
+    a.send(&udp(&Flow::v4(1, 2).ports(1001, 99), b"no"))
+        .expect("room");
+    let counted = || (lasthop.stats().drops().get("acl-denied").copied() != was).then_some(());
+    eventually("the drop is counted", Duration::from_secs(5), counted);
+    let text = lasthop.ok(&["trace", "--port", "vm1", frame]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    let told = "policy   to vm2: dropped by rule rest of list vm2-in (asked: vm2-in)";
+    assert!(text.lines().any(|line| line == told), "{text}");
+    assert!(text.contains(": dropped: acl-denied\n"), "the flow: {text}");
+    assert!(!text.contains("NOT"), "{text}");
+
+    turn.step("a flood that leaves somebody out");
+    let flood = "ether 02:1a:57:00:00:01 > ff:ff:ff:ff:ff:ff udp 10.0.0.1:1 > 10.0.0.255:9";
+    assert_eq!(receivers(&trace(&lasthop, "vm1", flood)), ["trunk"]);
+    drop((a, _b));
+    lasthop.stop();
+    turn.step("done");
+}

@@ -1,0 +1,47 @@
+//! The arguments of questions about single frames and flows.
+
+use std::path::PathBuf;
+
+use api::v1::FlowsFilter;
+use clap::{Args, value_parser};
+
+use super::{Output, name};
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("frames").required(true).args(["expression", "pcap"])))]
+pub(in crate::cli) struct TraceArgs {
+    /// The port whose guest would send the frame
+    #[arg(long, value_name = "PORT", value_parser = name)]
+    pub(in crate::cli) port: String,
+    /// The frame: [ether SOURCE > DESTINATION] [vlan N] and one of: icmp A > B, icmp6 A > B, tcp A:PORT > B:PORT [syn ...],
+    /// udp A:PORT > B:PORT, ip [proto N] A > B, arp who-has A tell B, nd who-has A tell B, type N
+    #[arg(value_name = "FRAME", num_args = 1..)]
+    pub(in crate::cli) expression: Vec<String>,
+    /// Each frame of a pcap or pcapng file instead; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) pcap: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct FlowsArgs {
+    /// Only flows from or to this port
+    #[arg(long, value_name = "PORT", value_parser = name)]
+    port: Option<String>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = api::v1::FLOWS_DEFAULT, value_parser = value_parser!(u16).range(1..=1024))]
+    limit: u16,
+    #[command(flatten)]
+    pub(in crate::cli) output: Output,
+}
+
+impl FlowsArgs {
+    /// What to ask the API for.
+    pub(in crate::cli) fn filter(&self) -> FlowsFilter {
+        FlowsFilter {
+            port: self.port.clone(),
+            limit: Some(self.limit),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Reads frames out of pcap and pcapng files (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng): Ethernet alone, and of each
+//! frame no more than its headers. Whatever is in a file, memory is bounded.
+
+use std::io::{self, ErrorKind, Read};
+
+/// Bytes of a frame that are kept.
+const KEPT: usize = 192;
+/// Bytes of a block or a packet at most; a longer one is no capture's.
+const LONGEST: u32 = 1 << 24;
+/// Interfaces in a section at most.
+const INTERFACES: usize = 1 << 16;
+/// The link type of Ethernet.
+const ETHERNET: u16 = 1;
+
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const INTERFACE: u32 = 1;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+/// Of classic pcap, with time stamps in microseconds and in nanoseconds.
+const CLASSIC: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
+
+/// A frame of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Captured {
+    /// Its first bytes.
+    pub(super) headers: Vec<u8>,
+    /// Its whole length.
+    pub(super) length: u32,
+}
+
+/// The order of the bytes of a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Little,
+    Big,
+}
+
+impl Order {
+    fn word(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Self::Little => u32::from_le_bytes(bytes),
+            Self::Big => u32::from_be_bytes(bytes),
+        }
+    }
+
+    /// The order in which these bytes are one of these numbers.
+    fn of(bytes: [u8; 4], wanted: &[u32]) -> Option<Self> {
+        let both = [Self::Little, Self::Big];
+        both.into_iter().find(|o| wanted.contains(&o.word(bytes)))
+    }
+}
+
+#[derive(Debug)]
+enum Format {
+    Classic,
+    /// The link types of the section's interfaces, with the most bytes that each keeps of a frame; 0: all.
+    NextGeneration(Vec<(u16, u32)>),
+}
+
+/// The frames of a file, one after the other.
+#[derive(Debug)]
+pub(super) struct Capture<R> {
+    input: R,
+    order: Order,
+    format: Format,
+}
+
+fn bad(why: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, why.into())
+}
+
+impl<R: Read> Capture<R> {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// The system's, and for what is no capture.
+    pub(super) fn open(mut input: R) -> io::Result<Self> {
+        let none = || bad("it is neither pcap nor pcapng");
+        let magic = word(&mut input)?.ok_or_else(none)?;
+        if Order::of(magic, &[SECTION_HEADER]).is_some() {
+            let format = Format::NextGeneration(Vec::new());
+            let order = Order::Little;
+            let mut capture = Self {
+                input,
+                order,
+                format,
+            };
+            capture.begin_section()?;
+            return Ok(capture);
+        }
+        let order = Order::of(magic, &CLASSIC).ok_or_else(none)?;
+        let rest: [u8; 20] = whole(&mut input)?;
+        let kind = order.word([rest[16], rest[17], rest[18], rest[19]]) & 0xffff;
+        ethernet(kind as u16)?;
+        Ok(Self {
+            input,
+            order,
+            format: Format::Classic,
+        })
+    }
+
+    /// The next frame, if there is one.
+    ///
+    /// # Errors
+    /// The system's, and for what is not as it should be.
+    pub(super) fn next(&mut self) -> io::Result<Option<Captured>> {
+        match self.format {
+            Format::Classic => self.next_record(),
+            Format::NextGeneration(_) => self.next_packet(),
+        }
+    }
+
+    fn next_record(&mut self) -> io::Result<Option<Captured>> {
+        if word(&mut self.input)?.is_none() {
+            return Ok(None);
+        }
+        let [_, captured, length] = self.words()?;
+        self.frame(captured, length, captured).map(Some)
+    }
+
+    /// Reads a frame, of which `captured` bytes are there, with what follows it up to `room`.
+    fn frame(&mut self, captured: u32, length: u32, room: u32) -> io::Result<Captured> {
+        if captured > LONGEST || captured > room {
+            return Err(bad(format!("a frame of {captured} bytes")));
+        }
+        let kept = (captured as usize).min(KEPT);
+        let mut headers = vec![0; kept];
+        self.input.read_exact(&mut headers)?;
+        self.skip(room - kept as u32)?;
+        let length = length.max(captured);
+        Ok(Captured { headers, length })
+    }
+
+    /// The length of the rest of a block, without the length at its end.
+    fn block(&mut self, read: u32) -> io::Result<u32> {
+        let [length] = self.words()?;
+        let rest = length.checked_sub(read + 4);
+        let wrong = || bad(format!("a block of {length} bytes"));
+        let rest = rest.filter(|_| length <= LONGEST && length.is_multiple_of(4));
+        rest.ok_or_else(wrong)
+    }
+
+    /// The end of a block.
+    fn end(&mut self, rest: u32) -> io::Result<()> {
+        self.skip(rest)?;
+        self.words::<1>().map(drop)
+    }
+
+    /// What follows a section header's type.
+    fn begin_section(&mut self) -> io::Result<()> {
+        let length: [u8; 4] = whole(&mut self.input)?;
+        let order: [u8; 4] = whole(&mut self.input)?;
+        let order = Order::of(order, &[BYTE_ORDER]);
+        self.order = order.ok_or_else(|| bad("the byte order of a section is unknown"))?;
+        let length = self.order.word(length);
+        if !(28..=LONGEST).contains(&length) || !length.is_multiple_of(4) {
+            return Err(bad(format!("a section header of {length} bytes")));
+        }
+        self.format = Format::NextGeneration(Vec::new());
+        self.end(length - 16)
+    }
+
+    fn next_packet(&mut self) -> io::Result<Option<Captured>> {
+        loop {
+            let Some(kind) = word(&mut self.input)? else {
+                return Ok(None);
+            };
+            match self.order.word(kind) {
+                SECTION_HEADER => self.begin_section()?,
+                INTERFACE => self.interface()?,
+                ENHANCED_PACKET => return self.enhanced().map(Some),
+                SIMPLE_PACKET => return self.simple().map(Some),
+                _ => {
+                    let rest = self.block(8)?;
+                    self.end(rest)?;
+                }
+            }
+        }
+    }
+
+    fn interface(&mut self) -> io::Result<()> {
+        let rest = self.need(8)?;
+        let kind: [u8; 4] = whole(&mut self.input)?;
+        let kind = match self.order {
+            Order::Little => u16::from_le_bytes([kind[0], kind[1]]),
+            Order::Big => u16::from_be_bytes([kind[0], kind[1]]),
+        };
+        let [most] = self.words()?;
+        if let Format::NextGeneration(interfaces) = &mut self.format {
+            if interfaces.len() == INTERFACES {
+                return Err(bad("too many interfaces"));
+            }
+            interfaces.push((kind, most));
+        }
+        self.end(rest)
+    }
+
+    /// The rest of a block behind its first `fixed` bytes, which have to be there.
+    fn need(&mut self, fixed: u32) -> io::Result<u32> {
+        let rest = self.block(8)?;
+        let behind = rest.checked_sub(fixed);
+        behind.ok_or_else(|| bad("a block is too short"))
+    }
+
+    fn enhanced(&mut self) -> io::Result<Captured> {
+        let room = self.need(20)?;
+        let [interface, _, _, captured, length] = self.words()?;
+        self.from(interface)?;
+        let frame = self.frame(captured, length, room)?;
+        self.end(0)?;
+        Ok(frame)
+    }
+
+    fn simple(&mut self) -> io::Result<Captured> {
+        let room = self.need(4)?;
+        let [length] = self.words()?;
+        let most = match self.from(0)? {
+            0 => length,
+            most => most.min(length),
+        };
+        let frame = self.frame(most, length, room)?;
+        self.end(0)?;
+        Ok(frame)
+    }
+
+    /// The interface of a packet: it has to be Ethernet. How much it keeps of a frame.
+    fn from(&self, interface: u32) -> io::Result<u32> {
+        let Format::NextGeneration(interfaces) = &self.format else {
+            return Ok(0);
+        };
+        let found = interfaces.get(interface as usize);
+        let (kind, most) = found.ok_or_else(|| bad("a packet of no interface"))?;
+        ethernet(*kind)?;
+        Ok(*most)
+    }
+
+    fn words<const N: usize>(&mut self) -> io::Result<[u32; N]> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = self.order.word(whole(&mut self.input)?);
+        }
+        Ok(words)
+    }
+
+    fn skip(&mut self, bytes: u32) -> io::Result<()> {
+        let skipped = io::copy(&mut (&mut self.input).take(bytes.into()), &mut io::sink())?;
+        match skipped == u64::from(bytes) {
+            true => Ok(()),
+            false => Err(cut_off()),
+        }
+    }
+}
+
+fn ethernet(kind: u16) -> io::Result<()> {
+    match kind {
+        ETHERNET => Ok(()),
+        other => Err(bad(format!("link type {other}, which is not Ethernet"))),
+    }
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the file is cut off")
+}
+
+fn whole<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    input
+        .read_exact(&mut bytes)
+        .map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => cut_off(),
+            _ => error,
+        })?;
+    Ok(bytes)
+}
+
+/// Four bytes, or that the file ends here.
+fn word(input: &mut impl Read) -> io::Result<Option<[u8; 4]>> {
+    let mut bytes = Vec::new();
+    input.take(4).read_to_end(&mut bytes)?;
+    match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(word) => Ok(Some(word)),
+        Err(_) if bytes.is_empty() => Ok(None),
+        Err(_) => Err(cut_off()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+use super::*;
+
+fn all(bytes: &[u8]) -> io::Result<Vec<Captured>> {
+    let mut capture = Capture::open(bytes)?;
+    let mut frames = Vec::new();
+    while let Some(frame) = capture.next()? {
+        frames.push(frame);
+    }
+    Ok(frames)
+}
+
+/// Numbers in either order.
+struct Writer(Order, Vec<u8>);
+
+impl Writer {
+    fn word(&mut self, word: u32) -> &mut Self {
+        self.1.extend(match self.0 {
+            Order::Little => word.to_le_bytes(),
+            Order::Big => word.to_be_bytes(),
+        });
+        self
+    }
+
+    fn half(&mut self, half: u16) -> &mut Self {
+        self.1.extend(match self.0 {
+            Order::Little => half.to_le_bytes(),
+            Order::Big => half.to_be_bytes(),
+        });
+        self
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.1.extend(bytes);
+        self
+    }
+
+    /// A block with this body, padded.
+    fn block(&mut self, kind: u32, body: &Writer) -> &mut Self {
+        let padded = body.1.len().next_multiple_of(4);
+        let length = padded as u32 + 12;
+        self.word(kind).word(length).bytes(&body.1);
+        let padding = vec![0; padded - body.1.len()];
+        self.bytes(&padding).word(length)
+    }
+}
+
+fn writer(order: Order) -> Writer {
+    Writer(order, Vec::new())
+}
+
+fn frame(length: usize) -> Vec<u8> {
+    (0..length).map(|n| n as u8).collect()
+}
+
+fn captured(bytes: &[u8], length: u32) -> Captured {
+    Captured {
+        headers: bytes[..bytes.len().min(KEPT)].to_vec(),
+        length,
+    }
+}
+
+fn classic(order: Order, magic: u32, link: u32) -> Writer {
+    let mut file = writer(order);
+    file.word(magic)
+        .half(2)
+        .half(4)
+        .word(0)
+        .word(0)
+        .word(65_535);
+    file.word(link);
+    file
+}
+
+#[test]
+fn classic_files_of_both_orders_and_resolutions_are_read() {
+    for (order, magic) in [
+        (Order::Little, CLASSIC[0]),
+        (Order::Big, CLASSIC[0]),
+        (Order::Little, CLASSIC[1]),
+    ] {
+        let mut file = classic(order, magic, 1);
+        assert_eq!(all(&file.1).unwrap(), [], "none");
+        for length in [60, 1500] {
+            file.word(1).word(2).word(length).word(length + 4);
+            file.bytes(&frame(length as usize));
+        }
+        let expected = [captured(&frame(60), 64), captured(&frame(1500), 1504)];
+        assert_eq!(all(&file.1).unwrap(), expected);
+    }
+}
+
+/// A section with an Ethernet interface that keeps 100 bytes, another link, and some frames.
+fn next_generation(order: Order) -> Writer {
+    let mut file = writer(order);
+    let mut head = writer(order);
+    head.word(BYTE_ORDER).half(1).half(0).word(!0).word(!0);
+    file.block(SECTION_HEADER, &head);
+    for link in [1, 113] {
+        let mut interface = writer(order);
+        interface.half(link).half(0).word(100);
+        // if_name
+        interface.half(2).half(3).bytes(b"vm1\0").word(0);
+        file.block(INTERFACE, &interface);
+    }
+    let mut enhanced = writer(order);
+    enhanced.word(0).word(5).word(6).word(70).word(90);
+    enhanced.bytes(&frame(70)).bytes(&[0; 2]);
+    // epb_flags
+    enhanced.half(2).half(4).word(1).word(0);
+    file.block(ENHANCED_PACKET, &enhanced);
+    file.block(5, &writer(order));
+    let mut simple = writer(order);
+    simple.word(300).bytes(&frame(100));
+    file.block(SIMPLE_PACKET, &simple);
+    file
+}
+
+#[test]
+fn next_generation_files_are_read_with_all_their_sections() {
+    let mut file = next_generation(Order::Big);
+    file.bytes(&next_generation(Order::Little).1);
+    let section = [captured(&frame(70), 90), captured(&frame(100), 300)];
+    assert_eq!(all(&file.1).unwrap(), [section.clone(), section].concat());
+}
+
+#[test]
+fn what_is_no_capture_is_refused_with_its_reason() {
+    let refused = |bytes: &[u8]| all(bytes).unwrap_err().to_string();
+    let neither = "it is neither pcap nor pcapng";
+    assert_eq!(refused(b""), neither);
+    assert_eq!(refused(b"[switch]\nname = "), neither);
+    assert_eq!(refused(b"abc"), "the file is cut off");
+    let other = classic(Order::Little, CLASSIC[0], 113);
+    assert_eq!(refused(&other.1), "link type 113, which is not Ethernet");
+    let mut huge = classic(Order::Little, CLASSIC[0], 1);
+    huge.word(1).word(2).word(u32::MAX).word(u32::MAX);
+    assert_eq!(refused(&huge.1), "a frame of 4294967295 bytes");
+    let mut wrong = next_generation(Order::Little);
+    let mut enhanced = writer(Order::Little);
+    enhanced.word(1).word(5).word(6).word(0).word(0);
+    wrong.block(ENHANCED_PACKET, &enhanced);
+    assert_eq!(refused(&wrong.1), "link type 113, which is not Ethernet");
+    let mut wrong = next_generation(Order::Little);
+    let mut enhanced = writer(Order::Little);
+    enhanced.word(2).word(5).word(6).word(0).word(0);
+    wrong.block(ENHANCED_PACKET, &enhanced);
+    assert_eq!(refused(&wrong.1), "a packet of no interface");
+    let mut wrong = next_generation(Order::Little);
+    wrong.word(7).word(11);
+    assert_eq!(refused(&wrong.1), "a block of 11 bytes");
+}
+
+#[test]
+fn a_file_that_is_cut_off_anywhere_or_damaged_is_no_trouble() {
+    let file = next_generation(Order::Little).1;
+    let whole = all(&file).unwrap();
+    for end in 0..file.len() {
+        if let Ok(frames) = all(&file[..end]) {
+            assert!(whole.starts_with(&frames), "at the end of a block");
+        }
+    }
+    for at in 0..file.len() {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut damaged = file.clone();
+            damaged[at] = value;
+            drop(all(&damaged));
+        }
+    }
+}

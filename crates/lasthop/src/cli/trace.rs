@@ -1,0 +1,267 @@
+//! `lasthop trace` and `lasthop flows`: what would become of a frame, and what the switch has cached.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use api::v1::{
+    FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceDocument, TraceFrame,
+    TraceRequest,
+};
+use hyper::Method;
+
+use super::args::{FlowsArgs, TraceArgs};
+use super::client::Client;
+use super::order::{print, read};
+use super::pcap::{Capture, Captured};
+use super::tables::{Column, facts, table};
+use super::units::{count, rate};
+use super::{Done, Failure, emit};
+
+/// The path of the busiest flows.
+pub(super) fn flows_path(filter: &FlowsFilter) -> String {
+    let port = filter.port.iter().map(|name| format!("port={name}"));
+    let limit = filter.limit.iter().map(|limit| format!("limit={limit}"));
+    let query: Vec<String> = port.chain(limit).collect();
+    format!("/v1/flows?{}", query.join("&"))
+}
+
+/// Shows the busiest flows.
+pub(super) async fn flows(client: &Client, args: FlowsArgs) -> Done {
+    let answer = client.get(&flows_path(&args.filter())).await?;
+    print::<FlowsDocument>(args.output, &answer, |document| {
+        flows_table(&document.flows)
+    })
+}
+
+/// Explains what would become of frames.
+pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
+    let mut request = TraceRequest {
+        port: args.port.clone(),
+        ..TraceRequest::default()
+    };
+    let Some(path) = &args.pcap else {
+        request.expression = Some(args.expression.join(" "));
+        return ask(client, &request, &args, 0).await;
+    };
+    let unread = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+    let mut capture = open(path).and_then(Capture::open).map_err(unread)?;
+    let mut done = 0;
+    loop {
+        let mut frames = Vec::new();
+        while frames.len() < TRACE_MAX
+            && let Some(frame) = capture.next().map_err(unread)?
+        {
+            frames.push(to_send(&frame));
+        }
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let next = done + frames.len();
+        request.frames = frames;
+        ask(client, &request, &args, done).await?;
+        done = next;
+    }
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    match path.as_os_str() == "-" {
+        true => Ok(Box::new(io::stdin())),
+        false => Ok(Box::new(BufReader::new(File::open(path)?))),
+    }
+}
+
+fn to_send(frame: &Captured) -> TraceFrame {
+    let bytes = frame.headers.iter();
+    TraceFrame {
+        headers: bytes.map(|byte| format!("{byte:02x}")).collect(),
+        length: Some(frame.length),
+    }
+}
+
+/// Asks about one lot of frames; `before`: how many there were.
+async fn ask(client: &Client, request: &TraceRequest, args: &TraceArgs, before: usize) -> Done {
+    let answer = client.send(Method::POST, "/v1/trace", request).await?;
+    if args.output.json {
+        return print::<TraceDocument>(args.output, &answer, |_| String::new());
+    }
+    let document: TraceDocument = read(&answer)?;
+    let numbered = args.pcap.is_some();
+    let mut text = String::new();
+    for (at, trace) in document.traces.iter().enumerate() {
+        let number = before + at + 1;
+        if number > 1 {
+            text.push('\n');
+        }
+        text += &told(trace, numbered.then_some(number));
+    }
+    emit(&text)
+}
+
+/// A trace, line by line.
+fn told(trace: &Trace, number: Option<usize>) -> String {
+    let frame = match number {
+        Some(number) => format!("{number}: {}", trace.frame),
+        None => trace.frame.clone(),
+    };
+    let mut lines = vec![("frame", frame)];
+    lines.extend(trace.filled.iter().map(|note| ("assumed", note.clone())));
+    let steps = trace.steps.iter();
+    lines.extend(steps.map(|step| (step.stage.as_str(), step.text.clone())));
+    lines.push(("result", trace.outcome.text.clone()));
+    if trace.flows.is_empty() {
+        let none = "none is cached: the first such frame has control decide";
+        lines.push(("flow", none.to_owned()));
+    }
+    for told in &trace.flows {
+        let used = match told.flow.packets {
+            0 => "not used yet".to_owned(),
+            packets => format!(
+                "{} packets, the last {} ago",
+                count(packets),
+                ago(told.flow.idle_ms)
+            ),
+        };
+        let age = ago(told.flow.age_ms);
+        let what = format!("cached by worker {} {age} ago, {used}", told.worker);
+        lines.push(("flow", what));
+        lines.push(("", format!("{}: {}", told.flow.matches, told.flow.action)));
+        if let Some(why) = &told.disagrees {
+            lines.push(("", format!("NOT what would be decided now: {why}")));
+        }
+    }
+    facts(&lines)
+}
+
+fn ago(ms: u32) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        _ => super::units::duration(Duration::from_millis(ms.into()).as_secs()),
+    }
+}
+
+fn flows_table(flows: &[FlowEntry]) -> String {
+    let columns = [
+        Column::Number("PACKETS"),
+        Column::Number("RATE"),
+        Column::Number("IDLE"),
+        Column::Number("AGE"),
+        Column::Text("FRAMES"),
+        Column::Text("ACTION"),
+    ];
+    let row = |flow: &FlowEntry| {
+        vec![
+            count(flow.packets),
+            rate(flow.rate(), ""),
+            ago(flow.idle_ms),
+            ago(flow.age_ms),
+            flow.matches.clone(),
+            flow.action.clone(),
+        ]
+    };
+    let rows: Vec<_> = flows.iter().map(row).collect();
+    table(&columns, &rows, "no flows are cached")
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::{TraceAction, TraceOutcome, TraceStage, TraceStep, TracedFlow};
+
+    use super::*;
+
+    fn flow(packets: u64) -> FlowEntry {
+        FlowEntry {
+            matches: "from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02".to_owned(),
+            action: "to vm2, untagged".to_owned(),
+            from: Some("vm1".to_owned()),
+            to: Some("vm2".to_owned()),
+            packets,
+            packets_per_1000_s: packets * 100,
+            idle_ms: 250,
+            age_ms: 90_000,
+        }
+    }
+
+    fn trace(flows: Vec<TracedFlow>) -> Trace {
+        let step = |stage, text: &str| TraceStep {
+            stage,
+            text: text.to_owned(),
+            drop: None,
+            segment: None,
+            ruling: None,
+            port: None,
+        };
+        Trace {
+            frame: "ether 52:54:00:00:00:01 > 52:54:00:00:00:02 icmp 10.0.0.1 > 10.0.0.2, 42 bytes"
+                .to_owned(),
+            filled: vec!["destination 52:54:00:00:00:02: seen with 10.0.0.2 5 s ago".to_owned()],
+            steps: vec![
+                step(TraceStage::Segment, "lan, as untagged from vm1"),
+                step(
+                    TraceStage::Policy,
+                    "from vm1: allowed by default, no rule matches (asked: out)",
+                ),
+            ],
+            outcome: TraceOutcome {
+                action: TraceAction::Deliver,
+                text: "to vm2".to_owned(),
+                reason: None,
+                receivers: Vec::new(),
+            },
+            flows,
+        }
+    }
+
+    #[test]
+    fn a_trace_reads_from_top_to_bottom() {
+        let text = told(&trace(Vec::new()), None);
+        let expected = "\
+frame    ether 52:54:00:00:00:01 > 52:54:00:00:00:02 icmp 10.0.0.1 > 10.0.0.2, 42 bytes
+assumed  destination 52:54:00:00:00:02: seen with 10.0.0.2 5 s ago
+segment  lan, as untagged from vm1
+policy   from vm1: allowed by default, no rule matches (asked: out)
+result   to vm2
+flow     none is cached: the first such frame has control decide
+";
+        assert_eq!(text, expected);
+        let disagrees =
+            Some("its frames are dropped: reflection; now they would be to vm2".to_owned());
+        let cached = |packets, disagrees| TracedFlow {
+            worker: 0,
+            flow: flow(packets),
+            disagrees,
+        };
+        let text = told(
+            &trace(vec![cached(17, None), cached(0, disagrees)]),
+            Some(3),
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("frame    3: ether "));
+        assert_eq!(
+            lines[5..],
+            [
+                "flow     cached by worker 0 1 min 30 s ago, 17 packets, the last 250 ms ago",
+                "         from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02: to vm2, untagged",
+                "flow     cached by worker 0 1 min 30 s ago, not used yet",
+                "         from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02: to vm2, untagged",
+                "         NOT what would be decided now: its frames are dropped: reflection; now they would be to vm2",
+            ]
+        );
+    }
+
+    #[test]
+    fn flows_are_a_table() {
+        let expected = "\
+PACKETS   RATE    IDLE         AGE  FRAMES                                                     ACTION
+     17  2 /s  250 ms  1 min 30 s  from vm1, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02  to vm2, untagged
+";
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(&flows_table(&[flow(17)])), words(expected));
+        assert_eq!(flows_table(&[]), "no flows are cached\n");
+    }
+}

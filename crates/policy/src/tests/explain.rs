@@ -1,0 +1,160 @@
+//! The explanation of a decision: the same decision, and steps from which it follows.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::oracle::{PORTS, any_key, any_model, any_table};
+use super::*;
+use crate::acl::{AccessModel, Direction, Names, Rules};
+use crate::{Action, Destination, DropReason, Step, decide, explain};
+
+/// What follows from the steps alone.
+fn conclusion(steps: &[Step]) -> Action {
+    let mut action = None;
+    let (mut receivers, mut allowed) = (0, 0);
+    for step in steps {
+        match step {
+            Step::Addresses(reason) | Step::Segment(Err(reason)) => return Action::Drop(*reason),
+            Step::Source { barred: true } => return Action::Drop(DropReason::MacClaim),
+            Step::Segment(Ok(_)) | Step::Source { .. } | Step::Unfiltered => {}
+            Step::Lists(asked) if asked.direction == Direction::FromGuest => {
+                if !asked.ruling.allows() {
+                    return Action::Drop(DropReason::AclDenied);
+                }
+            }
+            Step::Lists(asked) => {
+                receivers += 1;
+                allowed += u32::from(asked.ruling.allows());
+            }
+            Step::Destination(destination) => action = Some(whither(*destination, steps)),
+        }
+    }
+    match action.expect("a destination") {
+        Action::Drop(reason) => Action::Drop(reason),
+        _ if receivers > 0 && allowed == 0 => Action::Drop(DropReason::AclDenied),
+        action => action,
+    }
+}
+
+fn whither(destination: Destination, steps: &[Step]) -> Action {
+    let segment = steps.iter().find_map(|step| match step {
+        Step::Segment(Ok(segment)) => Some(*segment),
+        _ => None,
+    });
+    match destination {
+        Destination::Itself | Destination::Reflected => Action::Drop(DropReason::Reflection),
+        Destination::Behind(member) => Action::Unicast {
+            port: member.port,
+            tag: member.tag,
+        },
+        Destination::Group(_) | Destination::Unknown | Destination::Left(_) => {
+            Action::flood(segment.expect("a segment"))
+        }
+    }
+}
+
+/// Some lists of segments and ports, as text.
+fn any_lists() -> impl Strategy<Value = String> {
+    let attached = prop_oneof![
+        (0..6u16).prop_map(|n| format!("segments = [\"s{n}\"]")),
+        (0..PORTS).prop_map(|n| format!("ports = [\"p{n}\"]")),
+    ];
+    let matched = prop_oneof![
+        Just(String::new()),
+        (0..6u8).prop_map(|last| format!("destination_mac = \"{}\"", mac(last))),
+        (0..6u8).prop_map(|last| format!("source_mac = \"{}\"", mac(last))),
+    ];
+    let action = prop_oneof![Just("allow"), Just("drop"), Just("reject")];
+    let direction = prop_oneof![Just("from-guest"), Just("to-guest")];
+    let list = (
+        direction,
+        attached,
+        prop::collection::vec((action, matched), 0..3),
+    );
+    let lists = prop::collection::vec(list, 0..6);
+    let defaults = prop::collection::btree_set(0..6u16, 0..2);
+    (lists, defaults).prop_map(|(lists, defaults)| {
+        let mut text = String::new();
+        for n in defaults {
+            text += &format!("[[acl_default]]\nsegment = \"s{n}\"\nto_guest = \"deny\"\n");
+        }
+        for (number, (direction, attached, rules)) in lists.into_iter().enumerate() {
+            text += &format!(
+                "[[acl]]\nname = \"l{number}\"\ndirection = \"{direction}\"\n{attached}\n"
+            );
+            for (at, (action, matched)) in rules.into_iter().enumerate() {
+                let rule = format!("name = \"r{at}\"\npriority = {at}\naction = \"{action}\"");
+                text += &format!("[[acl.rule]]\n{rule}\n{matched}\n");
+            }
+        }
+        text
+    })
+}
+
+fn with_lists(model: &Model, program: &Program, lists: &str) -> Program {
+    let access: AccessModel = toml::from_str(lists).unwrap();
+    let ports: BTreeMap<String, PortId> = (0..PORTS)
+        .map(|id| (format!("p{id}"), PortId(id)))
+        .collect();
+    let names = Names {
+        segments: &model.segments,
+        ports: &ports,
+    };
+    program.with_rules(Rules::compile(&access, names).unwrap().rules, 6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_explained_is_what_is_decided(
+        model in any_model(),
+        lists in any_lists(),
+        table in any_table(),
+        keys in prop::collection::vec(any_key(), 1..40),
+    ) {
+        let Ok(program) = Program::compile(&model, 5) else { return Ok(()) };
+        let program = with_lists(&model, &program, &lists);
+        for key in keys {
+            let (decision, steps) = explain(&program, &table, &key);
+            prop_assert_eq!(&decision, &decide(&program, &table, &key));
+            prop_assert_eq!(decision.action, conclusion(&steps), "{:?}", steps);
+            let asked = |step: &Step| match step {
+                Step::Lists(asked) => Some(asked.clone()),
+                _ => None,
+            };
+            for asked in steps.iter().filter_map(asked) {
+                if let Some(rule) = asked.ruling.rule() {
+                    prop_assert!(asked.lists.contains(&rule.list), "{:?}", asked);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_step_is_told_once_and_in_its_turn() {
+    let program = program();
+    let mut table = Table::default();
+    table.learned.insert((LAN, mac(2)), PortId(2));
+    let (_, steps) = explain(&program, &table, &key(1, None, mac(1), mac(2)));
+    let member = program.member(LAN, PortId(2)).unwrap();
+    assert_eq!(
+        steps,
+        [
+            Step::Segment(Ok(LAN)),
+            Step::Source { barred: false },
+            Step::Unfiltered,
+            Step::Destination(Destination::Behind(member)),
+        ]
+    );
+    let (_, steps) = explain(&program, &table, &key(1, Some(9), mac(1), mac(2)));
+    assert_eq!(steps, [Step::Segment(Err(DropReason::VlanNotAllowed))]);
+    let (_, steps) = explain(&program, &table, &key(1, None, MacAddr::ZERO, mac(2)));
+    assert_eq!(steps, [Step::Addresses(DropReason::BadSource)]);
+}
