@@ -35,6 +35,8 @@ enum Network {
     Raw(EtherType),
     Arp {
         operation: u16,
+        /// The frame's source without.
+        sender_mac: Option<MacAddr>,
         sender: Ipv4Addr,
         target_mac: MacAddr,
         target: Ipv4Addr,
@@ -118,10 +120,19 @@ impl PacketBuilder {
     ) -> Self {
         self.network = Network::Arp {
             operation,
+            sender_mac: None,
             sender: sender.into(),
             target_mac,
             target: target.into(),
         };
+        self
+    }
+
+    /// Has the ARP packet claim another hardware address for its sender than the frame's source.
+    pub fn arp_sender_mac(mut self, mac: MacAddr) -> Self {
+        if let Network::Arp { sender_mac, .. } = &mut self.network {
+            *sender_mac = Some(mac);
+        }
         self
     }
 
@@ -272,13 +283,14 @@ impl PacketBuilder {
             Network::Raw(_) => out.extend(&self.payload),
             Network::Arp {
                 operation,
+                sender_mac,
                 sender,
                 target_mac,
                 target,
             } => {
                 out.extend([0, 1, 8, 0, 6, 4]);
                 out.extend(operation.to_be_bytes());
-                out.extend(self.src.0);
+                out.extend(sender_mac.unwrap_or(self.src).0);
                 out.extend(sender.octets());
                 out.extend(target_mac.0);
                 out.extend(target.octets());

@@ -5,7 +5,8 @@
 //! (`new_checked`, [`packet::Parsed::parse`], [`segment::Segmenter::new`]); after that accessors are
 //! total and nothing panics, whatever a guest wrote.
 //!
-//! Nothing allocates except [`build`], which makes whole frames for tests and for control.
+//! Nothing allocates except [`build`], which makes whole frames for tests and for control, and [`expression`], where texts
+//! are read; to match a frame with a filter that was read allocates nothing.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod arp;
 pub mod build;
 pub mod checksum;
 pub mod ethernet;
+pub mod expression;
 pub mod flow;
 pub mod icmp;
 pub mod ipv4;

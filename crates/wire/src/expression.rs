@@ -1,0 +1,29 @@
+//! Two small languages about frames: [`filter`] says which frames are meant, in the words of pcap-filter(7);
+//! [`frame`] describes one frame, much as tcpdump prints it.
+//!
+//! Texts come from operators and from clients of the API: they are bounded in length and in what they may nest,
+//! and what is wrong is said with its column. No text panics, and none recurses deeper than [`MAX_DEPTH`].
+
+pub mod filter;
+pub mod frame;
+mod lexer;
+
+pub use filter::Filter;
+pub use frame::FrameText;
+
+/// Bytes that a text may have.
+pub const MAX_TEXT: usize = 1024;
+/// Primitives and operators that a filter may have.
+pub const MAX_NODES: usize = 128;
+/// How deep parentheses and negations may nest.
+pub const MAX_DEPTH: usize = 16;
+
+/// What is wrong with a text, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {problem}")]
+pub struct ExpressionError {
+    /// Where, in characters from 1.
+    pub column: usize,
+    /// What was expected there, and what was found.
+    pub problem: String,
+}
