@@ -26,6 +26,7 @@ fn main() {
     channel();
     session_record();
     config();
+    expression();
     classifier();
     api();
 }
@@ -692,6 +693,46 @@ fn config() {
         "trunk",
         [port, "trunk = [\"red\", \"blue\"]\n"].concat().as_bytes(),
     );
+}
+
+/// Filters and descriptions, each before a frame.
+fn expression() {
+    let texts = [
+        ("ports", "tcp port 80 and host 10.0.0.1 or 10.0.0.2"),
+        ("nested", "udp src port 53 or not (broadcast and !vlan 5)"),
+        (
+            "sides",
+            "src and dst net 10.0.0.0/8 && ip6 net 2001:db8::/64",
+        ),
+        (
+            "ether",
+            "ether host 02:00:00:00:00:01 or ether proto 0x88b5",
+        ),
+        ("lengths", "less 100 or greater 1000 or portrange 1-1000"),
+        ("ping", "icmp 10.0.0.1 > 10.0.0.2 type 3 code 1 length 9"),
+        (
+            "ping6",
+            "ether 02:00:00:00:00:01 > 02:00:00:00:00:02 vlan 5 icmp6 ::1 > ::2",
+        ),
+        ("tcp", "tcp [2001:db8::1]:4000 > [2001:db8::2]:80 syn ack"),
+        ("arp", "arp who-has 10.0.0.2 tell 10.0.0.1"),
+        (
+            "arp-reply",
+            "arp reply 10.0.0.2 is-at 02:00:00:00:00:02 tell 10.0.0.1",
+        ),
+        ("nd", "nd who-has fe80::2 tell fe80::1"),
+        ("other", "type 0x88b5 length 100"),
+        ("protocol", "ip proto 47 10.0.0.1 > 10.0.0.2"),
+    ];
+    let frame = frames().swap_remove(0).1;
+    for (name, text) in texts {
+        let len = (text.len() as u16).to_le_bytes();
+        save(
+            "expression",
+            name,
+            &[&len, text.as_bytes(), &frame].concat(),
+        );
+    }
 }
 
 /// Requests; the first byte says which.

@@ -8,6 +8,7 @@ mod api_json;
 mod channel_messages;
 mod classifier;
 mod config_toml;
+mod expression;
 mod guest;
 mod offload_deliver;
 mod queue;
@@ -26,6 +27,7 @@ pub use api_json::run as api_json;
 pub use channel_messages::run as channel_messages;
 pub use classifier::run as classifier;
 pub use config_toml::run as config_toml;
+pub use expression::run as expression;
 pub use offload_deliver::run as offload_deliver;
 pub use ring_race::run as ring_race;
 pub use ring_record::run as ring_record;
@@ -49,11 +51,12 @@ pub fn queue_packed(data: &[u8]) {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("api_json", api_json),
     ("channel_messages", channel_messages),
     ("classifier", classifier),
     ("config_toml", config_toml),
+    ("expression", expression),
     ("offload_deliver", offload_deliver),
     ("queue_packed", queue_packed),
     ("queue_split", queue_split),
