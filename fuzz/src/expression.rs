@@ -1,7 +1,7 @@
 //! Filters and descriptions of frames: every text is refused with a column that it has, or is written as a text that is read
-//! as the same; a filter that was read judges any frame, as does its negation, the other way.
+//! as the same, if it is not too long; a filter that was read judges any frame, as does its negation, the other way.
 
-use wire::expression::{ExpressionError, Filter, FrameText};
+use wire::expression::{ExpressionError, Filter, FrameText, MAX_TEXT};
 use wire::{MacAddr, Parsed};
 
 /// Two bytes: how many bytes of text follow; then the text, then a frame.
@@ -24,7 +24,9 @@ fn check_filter(text: &str, frame: &[u8]) {
         Err(error) => return check_error(text, &error),
     };
     let again = filter.to_string();
-    assert_eq!(Filter::parse(&again).as_ref(), Ok(&filter), "{again}");
+    if again.len() <= MAX_TEXT {
+        assert_eq!(Filter::parse(&again).as_ref(), Ok(&filter), "{again}");
+    }
     let parsed = Parsed::parse(frame, frame.len());
     let len = frame.len() as u32;
     if let Ok(other) = Filter::parse(&format!("not ({text})")) {

@@ -10,7 +10,8 @@
 //!           | vlan [N] | less N | greater N
 //! ```
 //! `src or dst` (what is meant without either) and `src and dst` may stand for `[src|dst]`. A value alone behind `and`
-//! or `or` is one of the kind before it: `port 80 or 443`. An empty text means every frame.
+//! or `or` is one of the kind before it: `port 80 or 443`. An empty text means every frame. A filter is written in full, which may
+//! be longer than what it was read from, and than [`MAX_TEXT`](super::MAX_TEXT).
 //!
 //! Other than there: all but `vlan` looks through the outer tag, so `ip` means tagged frames too and `vlan 5 and ip` reads
 //! as it says; names of hosts and services are not known; `sctp` has no ports; bytes (`tcp[13]`) cannot be asked for.

@@ -6,7 +6,7 @@ use super::text::{FLAGS, echo};
 use super::{Body, EXPERIMENTAL, FrameText, MAX_PAYLOAD};
 use crate::EtherType;
 use crate::expression::ExpressionError;
-use crate::expression::lexer::{Kind, Tokens};
+use crate::expression::lexer::{Kind, Tokens, number};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -58,8 +58,14 @@ fn body(tokens: &mut Tokens<'_>) -> Result<Body> {
         "nd" => nd(tokens),
         "type" => {
             // A lesser number is a length (IEEE 802.3), and what has a tag has the word `vlan`.
-            let ethertype = tokens.number("a type of Ethernet frames", 0x600, 0xffff)?;
-            Ok(Body::Other(EtherType(ethertype as u16)))
+            let what = "a type of Ethernet frames (0x600 to 0xffff), other than 0x8100 of a tag";
+            tokens
+                .value(what, |text| {
+                    let number = u16::try_from(number(text)?).ok()?;
+                    let ethertype = EtherType(number);
+                    (number >= 0x600 && ethertype != EtherType::VLAN).then_some(ethertype)
+                })
+                .map(Body::Other)
         }
         _ => Err(token.expected(
             "`ether`, `vlan`, `icmp`, `icmp6`, `tcp`, `udp`, `ip`, `arp`, `nd` or `type`",
