@@ -1,5 +1,6 @@
 //! Version 1 of the API: everything under `/v1/`.
 
+mod capture;
 mod offload;
 mod problem;
 mod spec;
@@ -9,6 +10,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{

@@ -11,6 +11,8 @@ use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureOrder;
+
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Role {
@@ -74,6 +76,10 @@ pub enum Order {
     Check(Vec<Station>),
     /// Report the state of every port.
     PortStates,
+    /// Copy a port's frames: answered with [`Report::Capture`]. It ends with the port, with this control, or when it says so.
+    Capture(CaptureOrder),
+    /// End the capture of this number, if it has not ended.
+    EndCapture(u32),
 }
 
 /// A numbered request.
@@ -199,6 +205,13 @@ pub enum Report {
         epoch: u64,
         /// All ports.
         ports: Vec<PortConfig>,
+    },
+    /// The answer to [`Order::Capture`]. Descriptor: its memory, see [`crate::capture`].
+    Capture {
+        /// Its number.
+        id: u32,
+        /// Threads that write to it.
+        threads: u16,
     },
     /// Some stations with flows; more may follow.
     Stations(Vec<StationUse>),

@@ -11,6 +11,7 @@
 //! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
 mod access;
+mod captures;
 mod change;
 mod documents;
 mod doors;
@@ -45,10 +46,12 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
+use crate::capture::Feeder;
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
+use captures::Captures;
 use doors::Doors;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
@@ -110,6 +113,7 @@ pub struct Engine {
     saved_at: Duration,
     access: Access,
     doors: Doors,
+    captures: Captures,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
     /// Another control changes and saves what is wanted; see `doors`.
@@ -128,6 +132,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         .build()?;
     runtime.block_on(async {
         let (handle, commands) = engine_channel(COMMANDS);
+        let handle = handle.with_feeder(Feeder::start()?);
         let (doors, porter) = doors::hang(!engine.frozen);
         engine.doors = doors;
         let metrics = engine.metrics.as_ref();
@@ -186,6 +191,7 @@ impl Engine {
             saved,
             access: Access::default(),
             doors: Doors::default(),
+            captures: Captures::default(),
             metrics: None,
             frozen: start.frozen,
         };
@@ -373,7 +379,7 @@ impl Engine {
                         _ => tracing::debug!(port, ?phase, reason),
                     }
                 }
-                Report::Adopted { .. } | Report::PortStates(..) => {}
+                Report::Adopted { .. } | Report::PortStates(..) | Report::Capture { .. } => {}
             }
         }
         Ok(())
@@ -386,6 +392,7 @@ impl Engine {
         if self.asked.is_none() && self.ticks.is_multiple_of(TICKS_PER_REPORT) {
             self.ask_for_stations()?;
         }
+        self.end_unwanted_captures()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
             self.check_flows()?;
         }
@@ -455,7 +462,7 @@ impl Engine {
     }
 
     fn follow(&mut self, command: Command) {
-        if self.frozen {
+        if self.frozen && !matches!(command, Command::EndCapture(..)) {
             // Of a connection that outlived the closing of the doors: its client is told that nobody answers.
             return;
         }
@@ -468,6 +475,10 @@ impl Engine {
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
+            Command::Capture(port, query, reply) => {
+                drop(reply.send(self.capture(&port, &query)));
+            }
+            Command::EndCapture(id, reply) => drop(reply.send(self.end_capture(id))),
         }
         self.answers.ring_bell();
     }

@@ -13,6 +13,7 @@
 //! follow    control's answers, a piece at a time
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
+//! watch     captures of ports: who looks on
 //! late      receivers that are notified later
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
@@ -47,6 +48,7 @@ pub mod process;
 mod replay;
 mod runs;
 pub mod switch;
+pub mod watch;
 pub mod watchdog;
 pub mod worker;
 pub mod workers;

@@ -10,3 +10,4 @@ mod parking;
 mod switching;
 mod threats;
 mod upkeep;
+mod watching;

@@ -1,5 +1,6 @@
 //! The arguments. Help, completions and the man page come from here too.
 
+mod capture;
 mod segment;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(super) use capture::Capture;
 pub(super) use segment::Segment;
 
 /// The last-hop switch of a virtual machine host.
@@ -61,6 +63,8 @@ pub(super) enum Command {
     Stats(Stats),
     /// Show the busiest ports and the worst drops, once a second; q quits
     Top,
+    /// Write the frames of a port to a pcapng file, until it is interrupted
+    Capture(Capture),
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),

@@ -35,6 +35,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
             print::<StatsDocument>(output, &answer, show::stats)
         }
         Command::Top => super::top::top(client).await,
+        Command::Capture(wish) => super::capture::capture(client, &wish).await,
         Command::Fdb(command) => fdb(client, command).await,
         // These are done before anything gets here.
         Command::Run(_)

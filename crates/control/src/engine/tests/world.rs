@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
+use channel::capture::{self, CaptureOrder, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
@@ -107,6 +108,8 @@ pub(super) struct Switch {
     pub(super) within: Vec<u32>,
     /// Records of the largest report.
     pub(super) largest: usize,
+    /// Captures by number, with where their frames go.
+    pub(super) captures: Vec<(u32, Writer)>,
 }
 
 impl Switch {
@@ -217,6 +220,16 @@ impl Switch {
         });
     }
 
+    fn capture(&mut self, link: &Link<Report, Request>, order: &CaptureOrder) {
+        let (region, file) = capture::Region::create(1, order.ring).unwrap();
+        self.captures.push((order.id, region.writer(0).unwrap()));
+        let report = Report::Capture {
+            id: order.id,
+            threads: 1,
+        };
+        link.send(&report, &[file.as_fd()]).unwrap();
+    }
+
     fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
         match order {
             Order::Adopt => self.adopt(link),
@@ -247,6 +260,8 @@ impl Switch {
                 self.report_stations(link, within_ms);
             }
             Order::Check(stations) => self.check(stations),
+            Order::Capture(order) => self.capture(link, &order),
+            Order::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
             Order::PortStates => {
                 let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
                 let figures = SwitchFigures {
@@ -268,6 +283,8 @@ fn short(order: &Order) -> Option<String> {
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::RemovePort(id) => format!("remove {}", id.0),
+        Order::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
+        Order::EndCapture(id) => format!("end capture {id}"),
         Order::Stations { .. } | Order::Check(_) | Order::PortStates => return None,
     })
 }
