@@ -68,14 +68,19 @@ impl Body for Pieces {
 }
 
 impl Feeder {
-    /// Starts the thread.
+    /// Starts the thread, and waits until it runs: what a thread needs for its start, this process may soon not do any more.
     ///
     /// # Errors
     /// The system's refusal.
     pub fn start() -> io::Result<Self> {
         let (feeds, new) = threads::channel();
         let thread = std::thread::Builder::new().name("captures".into());
-        thread.spawn(move || run(&new))?;
+        let (runs, ready) = threads::sync_channel(1);
+        thread.spawn(move || {
+            let _ = runs.send(());
+            run(&new);
+        })?;
+        ready.recv().map_err(io::Error::other)?;
         Ok(Self {
             feeds,
             places: Arc::new(Semaphore::new(MAX_CAPTURES)),
