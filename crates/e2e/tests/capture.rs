@@ -155,10 +155,9 @@ fn a_capture_has_everything_both_ways_until_it_is_interrupted() {
         of(Way::Out),
         (0..20).map(|n| frame(2, 1, n)).collect::<Vec<_>>()
     );
-    assert!(
-        file.packets.is_sorted_by_key(|packet| packet.at_ns),
-        "{file:?}"
-    );
+    // Those of one thread; between threads a frame may be some microseconds late.
+    let sent_by = file.packets.iter().filter(|packet| packet.way == Way::In);
+    assert!(sent_by.is_sorted_by_key(|packet| packet.at_ns), "{file:?}");
 
     let (status, _, file) = sent.interrupt();
     assert_eq!((status, file.packets.len()), (0, 20));
