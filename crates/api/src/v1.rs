@@ -1,5 +1,6 @@
 //! Version 1 of the API: everything under `/v1/`.
 
+mod capture;
 mod flows;
 mod offload;
 mod problem;
@@ -11,6 +12,7 @@ mod trace;
 #[cfg(test)]
 mod tests;
 
+pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};

@@ -7,12 +7,14 @@
 //! control    <--- switching ---> switch       ports, programs, state, stations in use
 //! control    <=== records ====== switch       upcalls, in a ring of shared memory
 //! control    ==== records =====> switch       answers, likewise
+//! control    <=== capture ====== switch       frames that somebody wants to see, in memory of their own
 //! ```
 //!
 //! Messages travel over [`link::Link`], a pair of `SOCK_SEQPACKET` sockets, and may carry descriptors.
 //! [`state::StateFile`] keeps the wanted state over a restart of control. Guest memory and HTTP are not
 //! known here.
 
+pub mod capture;
 pub mod cores;
 pub mod driving;
 pub mod flows;

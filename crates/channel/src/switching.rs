@@ -11,6 +11,7 @@ use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureOrder;
 use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
 
 /// Who connects to whom.
@@ -81,6 +82,10 @@ pub enum Order {
     FindFlows(Vec<[u64; 8]>),
     /// Report the busiest flows.
     Flows(FlowsWanted),
+    /// Copy a port's frames: answered with [`Report::Capture`]. It ends with the port, with this control, or when it says so.
+    Capture(CaptureOrder),
+    /// End the capture of this number, if it has not ended.
+    EndCapture(u32),
 }
 
 /// A numbered request.
@@ -206,6 +211,13 @@ pub enum Report {
         epoch: u64,
         /// All ports.
         ports: Vec<PortConfig>,
+    },
+    /// The answer to [`Order::Capture`]. Descriptor: its memory, see [`crate::capture`].
+    Capture {
+        /// Its number.
+        id: u32,
+        /// Threads that write to it.
+        threads: u16,
     },
     /// Some stations with flows; more may follow.
     Stations(Vec<StationUse>),

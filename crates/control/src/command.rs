@@ -4,15 +4,19 @@
 //! never waits for a client.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument, Problem,
-    ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
+    CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument,
+    Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use channel::capture::Reader;
+
+use crate::capture::Feeder;
 use crate::metrics::Facts;
 use crate::wanted::{Change, changed, version};
 
@@ -83,6 +87,17 @@ pub struct Wanted {
     pub port: Option<PortStatus>,
 }
 
+/// A capture that has begun.
+#[derive(Debug)]
+pub struct Begun {
+    /// Its number.
+    pub number: u32,
+    /// Where its frames come.
+    pub reader: Reader,
+    /// When nobody has this any more, the capture ends.
+    pub held: Arc<()>,
+}
+
 /// A question or an order to the engine.
 #[derive(Debug)]
 pub enum Command {
@@ -104,12 +119,17 @@ pub enum Command {
     Trace(TraceRequest, Reply<TraceDocument>),
     /// Which flows are the busiest?
     Flows(FlowsFilter, Reply<FlowsDocument>),
+    /// Copy the frames of the port of this name.
+    Capture(String, Box<CaptureQuery>, Reply<Begun>),
+    /// End the capture of this number.
+    EndCapture(u32, Reply<()>),
 }
 
 /// The engine, as everyone else sees it. Clones speak to the same engine.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
+    feeder: Option<Feeder>,
 }
 
 /// A handle, and the commands that come through it; at most `depth` of them wait.
@@ -118,10 +138,53 @@ pub struct EngineHandle {
 /// When `depth` is 0.
 pub fn engine_channel(depth: usize) -> (EngineHandle, mpsc::Receiver<Command>) {
     let (commands, receiver) = mpsc::channel(depth);
-    (EngineHandle { commands }, receiver)
+    let handle = EngineHandle {
+        commands,
+        feeder: None,
+    };
+    (handle, receiver)
 }
 
 impl EngineHandle {
+    /// The same with what feeds captures.
+    #[must_use]
+    pub fn with_feeder(self, feeder: Feeder) -> Self {
+        Self {
+            feeder: Some(feeder),
+            ..self
+        }
+    }
+
+    /// What feeds captures.
+    #[must_use]
+    pub fn feeder(&self) -> Option<&Feeder> {
+        self.feeder.as_ref()
+    }
+
+    /// Asks [`Command::Capture`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`]; and 404 without such a port.
+    pub async fn capture(&self, port: String, query: CaptureQuery) -> Answer<Begun> {
+        let query = Box::new(query);
+        self.ask(|reply| Command::Capture(port, query, reply)).await
+    }
+
+    /// Orders [`Command::EndCapture`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`]; and 404 without such a capture.
+    pub async fn end_capture(&self, id: u32) -> Answer<()> {
+        self.ask(|reply| Command::EndCapture(id, reply)).await
+    }
+
+    /// The same from a thread that does not care what comes of it.
+    pub fn forget_capture(&self, id: u32) {
+        let (reply, _) = oneshot::channel();
+        // An engine that is gone has no captures.
+        let _ = self.commands.blocking_send(Command::EndCapture(id, reply));
+    }
+
     /// Asks [`Command::Status`].
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 //! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
 mod access;
+mod captures;
 mod change;
 mod documents;
 mod doors;
@@ -47,10 +48,12 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
+use crate::capture::Feeder;
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
+use captures::Captures;
 use doors::Doors;
 use inquiries::Inquiries;
 use log::AccessLog;
@@ -115,6 +118,7 @@ pub struct Engine {
     access: Access,
     access_log: AccessLog,
     doors: Doors,
+    captures: Captures,
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
     inquiries: Inquiries,
@@ -134,6 +138,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         .build()?;
     runtime.block_on(async {
         let (handle, commands) = engine_channel(COMMANDS);
+        let handle = handle.with_feeder(Feeder::start()?);
         let (doors, porter) = doors::hang(!engine.frozen);
         engine.doors = doors;
         let metrics = engine.metrics.as_ref();
@@ -193,6 +198,7 @@ impl Engine {
             access: Access::default(),
             access_log: AccessLog::default(),
             doors: Doors::default(),
+            captures: Captures::default(),
             metrics: None,
             inquiries: Inquiries::default(),
             frozen: start.frozen,
@@ -385,7 +391,10 @@ impl Engine {
                     }
                 }
                 Report::Flows(number, part) => self.inquiries.flows.note(number, part),
-                Report::Adopted { .. } | Report::PortStates(..) | Report::Found(_) => {}
+                Report::Adopted { .. }
+                | Report::PortStates(..)
+                | Report::Found(_)
+                | Report::Capture { .. } => {}
             }
         }
         Ok(())
@@ -398,6 +407,7 @@ impl Engine {
         if self.asked.is_none() && self.ticks.is_multiple_of(TICKS_PER_REPORT) {
             self.ask_for_stations()?;
         }
+        self.end_unwanted_captures()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
             self.check_flows()?;
         }
@@ -467,7 +477,7 @@ impl Engine {
     }
 
     fn follow(&mut self, command: Command) {
-        if self.frozen {
+        if self.frozen && !matches!(command, Command::EndCapture(..)) {
             // Of a connection that outlived the closing of the doors: its client is told that nobody answers.
             return;
         }
@@ -482,6 +492,10 @@ impl Engine {
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
             Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
+            Command::Capture(port, query, reply) => {
+                drop(reply.send(self.capture(&port, &query)));
+            }
+            Command::EndCapture(id, reply) => drop(reply.send(self.end_capture(id))),
         }
         self.answers.ring_bell();
     }

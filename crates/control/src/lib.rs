@@ -4,12 +4,14 @@
 //! * [`wanted`] checks a wanted state, and changes it.
 //! * [`learning`] is the forwarding database: which station is behind which port.
 //! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
+//! * [`capture`] makes files of the frames that the switch copies for a client.
 //! * [`metrics`] writes what is known for Prometheus.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod command;
 pub mod config;
 pub mod engine;

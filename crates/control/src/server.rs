@@ -31,6 +31,8 @@
 //! | `DELETE /v1/access/address_sets/{name}` | | 204 |
 //! | `PUT /v1/access/groups/{name}` | `Group` | 200 `Group` |
 //! | `DELETE /v1/access/groups/{name}` | | 204 |
+//! | `GET /v1/ports/{name}/capture?filter=F` | | 200 a pcapng file without end, see [`crate::capture`] |
+//! | `DELETE /v1/captures/{number}` | | 204 |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
@@ -47,6 +49,7 @@
 //! Who may connect is decided by the socket's directory and mode.
 
 mod access;
+mod captures;
 mod connections;
 mod handlers;
 mod openapi;
@@ -61,7 +64,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use rustix::net::AddressFamily;
 use tokio::net::{TcpListener, UnixListener};
 
@@ -161,6 +164,8 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/trace", post(h::trace::trace))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .merge(large())
+        .route("/v1/ports/{name}/capture", get(captures::capture))
+        .route("/v1/captures/{number}", delete(captures::end))
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
         .route("/v1/fdb", get(h::fdb))

@@ -1,5 +1,8 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
+mod tags;
+mod watched;
+
 use std::ops::Range;
 
 use memory::engine::Copier;
@@ -15,6 +18,10 @@ use crate::offload::{self, Fitter};
 use crate::refuse::Told;
 use crate::runs::Run;
 use crate::switch::BYTES_PER_LOAD;
+use crate::watch::Watch;
+
+use tags::{link_header, shifted, strip_tag};
+use watched::show_out;
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -68,6 +75,10 @@ pub(crate) struct Fabric<P> {
     pub(crate) copier: Option<Copier>,
     pub(crate) program: Program,
     pub(crate) counters: Counters,
+    /// Who looks on, if anybody does.
+    pub(crate) watch: Option<Box<Watch>>,
+    /// Why the frame in hand was lost before it came to a receiver.
+    lost_at_sender: Option<DropReason>,
     fitter: Fitter,
 }
 
@@ -105,6 +116,8 @@ impl<P: Port> Fabric<P> {
             copier: None,
             program: Program::default(),
             counters,
+            watch: None,
+            lost_at_sender: None,
             fitter: Fitter::default(),
         }
     }
@@ -159,6 +172,21 @@ impl<P: Port> Fabric<P> {
 
     /// Does to all frames of a batch what their flows say.
     pub(crate) fn execute_runs(
+        &mut self,
+        runs: &[Run],
+        batch: &mut Batch,
+        from: PortId,
+        left_out: &LeftOutLists,
+    ) {
+        match self.watch.is_some() {
+            true => self.execute_runs_seen(runs, batch, from, left_out),
+            false => self.execute_runs_unseen(runs, batch, from, left_out),
+        }
+    }
+
+    /// The same where nobody looks on. Not inlined: with one place that takes this way, all of it is inlined here.
+    #[inline(never)]
+    fn execute_runs_unseen(
         &mut self,
         runs: &[Run],
         batch: &mut Batch,
@@ -308,8 +336,7 @@ impl<P: Port> Fabric<P> {
             }
         }
         if receivers == 0 {
-            self.counters
-                .add_drops(frame.from, DropReason::NoReceiver, 1);
+            self.lose_at_sender(frame.from, DropReason::NoReceiver);
         }
     }
 
@@ -322,18 +349,17 @@ impl<P: Port> Fabric<P> {
         frame: InHand<'_>,
     ) {
         let Some(slot) = self.slots.get_mut(to.0 as usize).and_then(Option::as_mut) else {
-            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
+            self.lose_at_receiver(to, DropReason::ReceiverDown, &frame);
             return;
         };
         // A second tag that went out first would move the frame to that tag's segment.
         if tag.is_none() && frame.headers.vlan().is_some() {
-            self.counters
-                .add_drops(frame.from, DropReason::VlanNotAllowed, 1);
+            self.lose_at_sender(frame.from, DropReason::VlanNotAllowed);
             return;
         }
         let pairs = slot.port.pairs();
         if pairs == 0 {
-            self.counters.add_drops(to, DropReason::ReceiverDown, 1);
+            self.lose_at_receiver(to, DropReason::ReceiverDown, &frame);
             return;
         }
         let pair = if pairs == 1 {
@@ -347,7 +373,7 @@ impl<P: Port> Fabric<P> {
         };
         if slot.port.is_masked(pair) {
             slot.masked = true;
-            self.counters.add_drops(to, DropReason::ReceiverFull, 1);
+            self.lose_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
         let mut offload = frame.offload;
@@ -361,22 +387,28 @@ impl<P: Port> Fabric<P> {
             offload,
         };
         let link_header = link_header(tag);
-        if offload::fits(&slot.port, &out, link_header) {
+        let lost = if offload::fits(&slot.port, &out, link_header) {
             match slot.port.deliver(pair, &out) {
                 Ok(()) => {
                     slot.delivered.packets += 1;
                     slot.delivered.bytes += u64::from(out.len());
+                    None
                 }
-                Err(reason) => self.counters.add_drops(to, reason, 1),
+                Err(reason) => {
+                    self.counters.add_drops(to, reason, 1);
+                    Some(reason)
+                }
             }
         } else {
             let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
             slot.delivered.packets += done.traffic.packets;
             slot.delivered.bytes += done.traffic.bytes;
-            if let Some((reason, frames)) = done.lost {
+            done.lost.map(|(reason, frames)| {
                 self.counters.add_drops(to, reason, frames);
-            }
-        }
+                reason
+            })
+        };
+        show_out(&mut self.watch, to, &out, lost);
         if tag.is_some() {
             frame.headers.pop_vlan();
         }
@@ -470,33 +502,4 @@ fn note(unsettled: &mut Vec<PortId>, id: PortId) {
     if !unsettled.contains(&id) {
         unsettled.push(id);
     }
-}
-
-/// Bytes before the IP packet of a frame that goes out with this tag.
-fn link_header(tag: Option<u16>) -> u32 {
-    ETHERNET + if tag.is_some() { u32::from(TAG) } else { 0 }
-}
-
-/// Takes the outer tag off; what is left of it is the priority, for a receiver that wants a tag.
-#[inline]
-fn strip_tag(headers: &mut HeaderBuf, offload: &mut Offload) -> VlanTci {
-    match headers.pop_vlan() {
-        Some(tci) => {
-            *offload = shifted(*offload, -i32::from(TAG));
-            tci
-        }
-        None => VlanTci::new(0),
-    }
-}
-
-/// The offload of a frame whose headers grew or shrank in front of the network header.
-fn shifted(mut offload: Offload, by: i32) -> Offload {
-    let shift = |v: u16| (i32::from(v) + by) as u16;
-    if let Some(checksum) = &mut offload.checksum {
-        checksum.start = shift(checksum.start);
-    }
-    if let Some(gso) = &mut offload.gso {
-        gso.header_len = shift(gso.header_len);
-    }
-    offload
 }

@@ -14,6 +14,7 @@
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
 //! refuse    what senders of rejected frames are told
+//! watch     captures of ports: who looks on
 //! late      receivers that are notified later
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
@@ -49,6 +50,7 @@ mod refuse;
 mod replay;
 mod runs;
 pub mod switch;
+pub mod watch;
 pub mod watchdog;
 pub mod worker;
 pub mod workers;

@@ -2,6 +2,7 @@
 //!
 //! One `epoll` waits for all of them. Whatever changes a queue goes to the worker as a message.
 
+mod captures;
 mod connections;
 mod errands;
 mod flows;
@@ -33,6 +34,7 @@ use crate::guest::GuestPort;
 use crate::keeper::Deposits;
 use crate::worker::{Help, Notice, Notices};
 use crate::workers::Workers;
+use captures::Captures;
 use connections::unwatch;
 use errands::{OpenErrands, Progress};
 use kept::KeptConnections;
@@ -58,6 +60,7 @@ struct Process {
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
     errands: OpenErrands,
+    captures: Captures,
     deposits: Deposits,
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
@@ -118,6 +121,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         balanced: Instant::now(),
         ports: BTreeMap::new(),
         errands: OpenErrands::default(),
+        captures: Captures::default(),
         deposits,
         left: LeftBehind::default(),
         rules: Rules::of(settings.batching),
@@ -230,6 +234,7 @@ impl Process {
         if let Some(link) = self.control.take() {
             let _ = epoll::delete(&self.epoll, &link);
             self.errands.control_is_gone();
+            self.end_captures(None);
             self.workers.first(|w| w.drop_control());
         }
     }
@@ -307,6 +312,8 @@ impl Process {
             Order::PortStates => self.report_ports(),
             Order::FindFlows(keys) => self.find_flows(keys)?,
             Order::Flows(wanted) => return Ok(self.busiest_flows(number, wanted)),
+            Order::Capture(order) => self.capture(&order)?,
+            Order::EndCapture(id) => self.end_capture(id),
         }
         Ok(Progress::Done)
     }
@@ -388,6 +395,7 @@ impl Process {
         if let Some(listener) = port.listener() {
             let _ = epoll::delete(&self.epoll, listener);
         }
+        self.end_captures(Some(id));
         let _served = culprit::serve(Some(id));
         port.close(None, &self.workers);
         Ok(())

@@ -16,6 +16,7 @@ mod billing;
 mod guests;
 pub(crate) mod piece;
 mod waiting;
+mod watching;
 
 use channel::records::Upcall;
 use channel::switching::{StationUse, SwitchFigures};
@@ -135,6 +136,7 @@ impl<P: Port> Switch<P> {
         self.forget_flows_of(id, now);
         let slot = self.fabric.slots.get_mut(id.0 as usize)?.take()?;
         self.parking.forget_port(id);
+        self.remove_taps_of(id);
         Some(slot.port)
     }
 
@@ -349,7 +351,7 @@ impl<P: Port> Switch<P> {
             let key = match self.key_of(frames.start, from) {
                 Ok(key) => key,
                 Err(reason) => {
-                    self.refuse(reason);
+                    self.refuse(frames.start, from, reason);
                     continue;
                 }
             };
@@ -372,8 +374,9 @@ impl<P: Port> Switch<P> {
     }
 
     #[cold]
-    fn refuse(&mut self, reason: DropReason) {
+    fn refuse(&mut self, index: usize, from: PortId, reason: DropReason) {
         self.refused.push(reason);
+        self.show_lost(index, from, reason);
     }
 
     /// The flow key of a frame. Headers are parsed as far as anybody looks at them.
@@ -418,6 +421,7 @@ impl<P: Port> Switch<P> {
                 self.fabric
                     .counters
                     .add_drops(from, DropReason::UpcallFull, 1);
+                self.show_lost(index, from, DropReason::UpcallFull);
             }
             Parked::Ask(id) => {
                 self.figures.upcalls += 1;
@@ -471,7 +475,7 @@ impl<P: Port> Switch<P> {
             // SAFETY: the segment is the frame's own buffer, which lives to the end of this turn of the
             // loop and is not touched otherwise.
             let payload = unsafe { Payload::new(&segments, 0, len) };
-            self.fabric.execute(
+            self.fabric.execute_seen(
                 action,
                 InHand {
                     headers: &mut frame.headers,

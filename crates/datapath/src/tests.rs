@@ -11,3 +11,4 @@ mod switching;
 mod threats;
 mod told;
 mod upkeep;
+mod watching;

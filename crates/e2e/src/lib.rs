@@ -14,6 +14,7 @@ pub mod migration;
 pub mod netns;
 pub mod numbered;
 pub mod paths;
+pub mod pcapng;
 pub mod proc;
 pub mod process;
 pub mod qmp;

@@ -6,6 +6,7 @@
 
 mod apply;
 mod args;
+mod capture;
 mod client;
 mod failure;
 mod generate;

@@ -149,7 +149,11 @@ impl Engine {
         self.doors.set(!rest);
         if !rest {
             self.frozen = false;
-        } else if !self.frozen && !self.doors.is_open() {
+            return Ok(());
+        }
+        // Their clients would hold the doors open.
+        self.end_captures()?;
+        if !self.frozen && !self.doors.is_open() {
             self.save()?;
             self.frozen = true;
             self.supervisor.rested()?;

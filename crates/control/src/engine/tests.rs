@@ -1,4 +1,5 @@
 mod access;
+mod captures;
 mod changes;
 mod learning;
 mod peers;

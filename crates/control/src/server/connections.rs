@@ -15,7 +15,7 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -83,6 +83,8 @@ struct Activity {
     start: Instant,
     /// Milliseconds since then, and in the lowest bit that it waits.
     last: AtomicU64,
+    /// It gets an answer that has no end.
+    is_fed: AtomicBool,
 }
 
 impl Activity {
@@ -90,6 +92,7 @@ impl Activity {
         Self {
             start: Instant::now(),
             last: AtomicU64::new(0),
+            is_fed: AtomicBool::new(false),
         }
     }
 
@@ -101,7 +104,8 @@ impl Activity {
     /// The time; none of one that waits for an answer.
     fn idle_since(&self) -> Option<Instant> {
         let last = self.last.load(Relaxed);
-        (last & 1 == 0).then(|| self.start + Duration::from_millis(last >> 1))
+        let idle = last & 1 == 0 && !self.is_fed.load(Relaxed);
+        idle.then(|| self.start + Duration::from_millis(last >> 1))
     }
 
     fn last(&self) -> Instant {
@@ -203,6 +207,7 @@ async fn attend(
         let service = service.clone();
         async move {
             let answer = answer(service, request, answers).await;
+            let answer = fed(answer, &noted);
             noted.note(false);
             Ok::<_, Infallible>(answer)
         }
@@ -226,7 +231,10 @@ async fn attend(
                 continue;
             }
             () = sleep_until(deadline) => {
-                if activity.last() + 2 * EXCHANGE <= Instant::now() {
+                if activity.is_fed.load(Relaxed) {
+                    // It may have nothing to get for long; there are few places for such.
+                    activity.note(false);
+                } else if activity.last() + 2 * EXCHANGE <= Instant::now() {
                     return;
                 }
                 continue;
@@ -252,6 +260,9 @@ async fn answer(
         let permit = answers.acquire_owned().await;
         let answer = service.call(request).await;
         let answer = answer.unwrap_or_else(|never| match never {});
+        if answer.extensions().get::<Endless>().is_some() {
+            return answer;
+        }
         answer.map(|inner| {
             let is_long = inner.size_hint().exact().is_none_or(|size| size > LONG);
             Body::new(Pieces {
@@ -267,6 +278,45 @@ async fn answer(
         Failure::from(Problem::new(ProblemKind::Timeout, detail)).into_response()
     };
     made.await.unwrap_or_else(late)
+}
+
+/// Marks an answer without end: it counts as none of [`ANSWERS`], and whoever makes it bounds how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endless;
+
+/// An answer; where it has no end, its client is not idle until it is over.
+fn fed(answer: Response, activity: &Arc<Activity>) -> Response {
+    if answer.extensions().get::<Endless>().is_none() {
+        return answer;
+    }
+    activity.is_fed.store(true, Relaxed);
+    let activity = Arc::clone(activity);
+    answer.map(|inner| Body::new(Fed { inner, activity }))
+}
+
+/// The body of an answer without end.
+struct Fed {
+    inner: Body,
+    activity: Arc<Activity>,
+}
+
+impl Drop for Fed {
+    fn drop(&mut self) {
+        self.activity.is_fed.store(false, Relaxed);
+        self.activity.note(false);
+    }
+}
+
+impl HttpBody for Fed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(context)
+    }
 }
 
 /// Tells a client that there are too many.

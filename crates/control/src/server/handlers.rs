@@ -328,7 +328,7 @@ pub(super) async fn order_now(
 }
 
 /// The query of a request.
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
     let Query(query) = query.map_err(|error| malformed(error.body_text()))?;
     Ok(query)
 }

@@ -6,7 +6,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 
-use super::{access, handlers};
+use super::{access, captures, handlers};
 
 /// As it was made last.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -50,6 +50,8 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::show_port,
         handlers::set_port,
         handlers::remove_port,
+        captures::capture,
+        captures::end,
         handlers::stats,
         handlers::fdb,
         handlers::trace::trace,

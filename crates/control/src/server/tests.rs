@@ -1,12 +1,15 @@
 //! The server over a real socket, with an engine that only remembers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FdbFilter, FlowsDocument, PortState, PortStats, PortStatus,
-    PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument, StatusDocument,
+    CaptureQuery, FdbDocument, FdbEntry, FdbFilter, FlowsDocument, PortState, PortStats,
+    PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument, StatusDocument,
     SwitchStatus, TraceDocument, WantedState,
 };
+use channel::capture::{Region, Seen, Way};
+use port::Offload;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,9 +18,33 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::command::{Command, Request, Wanted, engine_channel};
+use crate::capture::Feeder;
+use crate::command::{Answer, Begun, Command, Request, Wanted, engine_channel};
 use crate::metrics::Facts;
 use crate::wanted;
+
+/// A capture of one frame, which has ended.
+fn begin_capture(port: &str, query: &CaptureQuery) -> Answer<Begun> {
+    if port != "vm1" {
+        return Err(Problem::no_such_port(port));
+    }
+    let (region, file) = Region::create(1, query.buffer).unwrap();
+    let seen = Seen {
+        at_ns: 1,
+        len: 60,
+        way: Way::In,
+        dropped: None,
+        offload: Offload::default(),
+    };
+    region.writer(0).unwrap().write(&seen, &[7; 60]);
+    region.end();
+    let reader = Region::map(&file, 1, query.buffer).unwrap().reader();
+    Ok(Begun {
+        number: 5,
+        reader: reader.unwrap(),
+        held: Arc::default(),
+    })
+}
 
 /// An engine without a switch.
 struct FakeEngine {
@@ -51,6 +78,8 @@ impl FakeEngine {
                 ..TraceDocument::default()
             }))),
             Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
+            Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
+            Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),
         }
     }
 
@@ -137,6 +166,18 @@ impl Site {
         };
         tokio::spawn(fake.run(commands));
         Self::with_engine(dir, engine)
+    }
+
+    /// The same with captures.
+    fn with_captures() -> Self {
+        let (engine, commands) = engine_channel(4);
+        let dir = tempfile::tempdir().unwrap();
+        let fake = FakeEngine {
+            wanted: WantedState::default(),
+            dir: dir.path().to_owned(),
+        };
+        tokio::spawn(fake.run(commands));
+        Self::with_engine(dir, engine.with_feeder(Feeder::start().unwrap()))
     }
 
     fn with_engine(dir: TempDir, engine: EngineHandle) -> Self {
@@ -816,4 +857,43 @@ async fn metrics_are_text() {
         "{answer}"
     );
     assert!(answer.ends_with("# EOF\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_capture_is_a_file_that_names_what_ends_it() {
+    let site = Site::with_captures();
+    let query = "filter=udp%20port%2053&snaplen=60&direction=in&count=1";
+    let path = format!("/v1/ports/vm1/capture?{query}");
+    let mut stream = connect(&site).await;
+    let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    assert!(text.starts_with("http/1.1 200"), "{text}");
+    assert!(text.contains("content-type: application/x-pcapng"));
+    assert!(text.contains("location: /v1/captures/5"));
+    let magic = 0x0a0d_0d0a_u32.to_ne_bytes();
+    assert!(answer.windows(4).any(|bytes| bytes == magic));
+    // The last block, the end of its chunk, and the last chunk.
+    assert!(answer.ends_with(b"\r\n0\r\n\r\n"));
+
+    let (status, ..) = site.ask("DELETE", "/v1/captures/5", "").await;
+    assert_eq!(status, 204);
+    for (path, expected) in [
+        ("/v1/ports/vm2/capture", 404),
+        ("/v1/ports/vm1/capture?filtre=x", 400),
+        ("/v1/ports/vm1/capture?direction=up", 400),
+        ("/v1/ports/vm1/capture?snaplen=x", 400),
+    ] {
+        assert_eq!(
+            site.refused("GET", path, "").await.status,
+            expected,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        site.refused("DELETE", "/v1/captures/x", "").await.status,
+        400
+    );
 }

@@ -40,6 +40,7 @@ impl<P: Port> Switch<P> {
                 DropReason::UpcallTimeout,
                 waiting.frames.len() as u64,
             );
+            self.show_expired(&waiting);
         }
     }
 }

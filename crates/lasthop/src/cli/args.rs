@@ -1,5 +1,6 @@
 //! The arguments. Help, completions and the man page come from here too.
 
+mod capture;
 mod segment;
 mod trace;
 
@@ -10,6 +11,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(super) use capture::Capture;
 pub(super) use segment::Segment;
 pub(super) use trace::{FlowsArgs, TraceArgs};
 
@@ -67,6 +69,8 @@ pub(super) enum Command {
     Trace(TraceArgs),
     /// Show the busiest of the decisions that the switch has cached
     Flows(FlowsArgs),
+    /// Write the frames of a port to a pcapng file, until it is interrupted
+    Capture(Capture),
     /// Show which MAC address was learned behind which port
     #[command(subcommand)]
     Fdb(Fdb),

@@ -1,18 +1,21 @@
 //! A client of the API: one HTTP exchange over the unix socket at a time.
 
+use std::fmt::Write;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::v1::{FdbFilter, Problem};
+use api::v1::{CaptureDirection, CaptureQuery, FdbFilter, Problem};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, ETAG, HOST, IF_MATCH};
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{CONTENT_TYPE, ETAG, HOST, IF_MATCH, LOCATION};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::Failure;
@@ -52,6 +55,24 @@ fn json(document: &impl Serialize) -> Result<Bytes, Failure> {
     Ok(body
         .map_err(|error| Failure::Failed(error.to_string()))?
         .into())
+}
+
+/// An answer that is read as it comes.
+pub(super) struct Download {
+    /// What comes.
+    pub(super) body: Incoming,
+    /// What ends it when it is deleted.
+    pub(super) location: String,
+    _connection: Connection,
+}
+
+/// The task that keeps a connection going; it ends with this.
+struct Connection(JoinHandle<hyper::Result<()>>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Where the API is.
@@ -116,33 +137,79 @@ impl Client {
         done.map(drop)
     }
 
+    /// Asks for a document without end.
+    pub(super) async fn open(&self, path: &str) -> Result<Download, Failure> {
+        let question = Question::of(Method::GET, path);
+        let begun = self.in_time(self.begin(question)).await?;
+        let (answer, connection) = begun;
+        let status = answer.status();
+        if !status.is_success() {
+            let body = self.in_time(self.whole(answer)).await?;
+            return Err(refusal(status, &body));
+        }
+        let location = answer.headers().get(LOCATION);
+        let location = location.and_then(|value| value.to_str().ok());
+        Ok(Download {
+            location: location.unwrap_or_default().to_owned(),
+            body: answer.into_body(),
+            _connection: connection,
+        })
+    }
+
     /// One exchange, in time: the answer and its `ETag`.
     async fn exchange(&self, question: Question<'_>) -> Result<(Bytes, Option<String>), Failure> {
-        let exchange = timeout(PATIENCE, self.converse(question));
-        let answer = exchange.await.map_err(|_| {
-            let seconds = PATIENCE.as_secs();
-            let socket = self.socket.display();
-            Failure::Failed(format!("no answer from {socket} within {seconds} s"))
-        })??;
+        let answer = self.in_time(self.converse(question)).await?;
         match answer.status.is_success() {
             true => Ok((answer.body, answer.tag)),
             false => Err(refusal(answer.status, &answer.body)),
         }
     }
 
+    /// Waits for the server, but not for ever.
+    async fn in_time<T>(
+        &self,
+        what: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        timeout(PATIENCE, what).await.map_err(|_| {
+            let seconds = PATIENCE.as_secs();
+            let socket = self.socket.display();
+            Failure::Failed(format!("no answer from {socket} within {seconds} s"))
+        })?
+    }
+
+    fn broken(&self, error: &hyper::Error) -> Failure {
+        let socket = self.socket.display();
+        Failure::Failed(format!("the answer from {socket} broke off: {error}"))
+    }
+
     /// Connects, asks, and reads the whole answer.
     async fn converse(&self, question: Question<'_>) -> Result<Answer, Failure> {
+        let (answer, _connection) = self.begin(question).await?;
+        let status = answer.status();
+        let tag = answer.headers().get(ETAG);
+        let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        let body = self.whole(answer).await?;
+        Ok(Answer { status, tag, body })
+    }
+
+    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, Failure> {
+        let body = answer.into_body().collect().await;
+        let body = body.map_err(|error| self.broken(&error))?;
+        Ok(body.to_bytes())
+    }
+
+    /// Connects, asks, and reads the head of the answer.
+    async fn begin(
+        &self,
+        question: Question<'_>,
+    ) -> Result<(Response<Incoming>, Connection), Failure> {
         let stream = UnixStream::connect(&self.socket).await;
         let stream = stream.map_err(|error| self.unreachable(&error))?;
-        let broken = |error: hyper::Error| {
-            let socket = self.socket.display();
-            Failure::Failed(format!("the answer from {socket} broke off: {error}"))
-        };
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(broken)?;
+            .map_err(|error| self.broken(&error))?;
         // Its error is the exchange's too, which reports it.
-        let connection = tokio::spawn(connection);
+        let connection = Connection(tokio::spawn(connection));
         let mut request = Request::builder()
             .method(question.method)
             .uri(question.path)
@@ -154,17 +221,9 @@ impl Client {
         let request = request
             .body(Full::new(question.body))
             .map_err(|error| Failure::Failed(error.to_string()))?;
-        let answer = sender.send_request(request).await.map_err(broken)?;
-        let status = answer.status();
-        let tag = answer.headers().get(ETAG);
-        let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        let body = answer.into_body().collect().await.map_err(broken)?;
-        connection.abort();
-        Ok(Answer {
-            status,
-            tag,
-            body: body.to_bytes(),
-        })
+        let answer = sender.send_request(request).await;
+        let answer = answer.map_err(|error| self.broken(&error))?;
+        Ok((answer, connection))
     }
 
     /// Why nobody answers.
@@ -207,4 +266,33 @@ pub(super) fn fdb_path(filter: &FdbFilter) -> String {
         true => "/v1/fdb".to_owned(),
         false => format!("/v1/fdb?{}", query.join("&")),
     }
+}
+
+/// Path of a capture of a port.
+pub(super) fn capture_path(port: &str, query: &CaptureQuery) -> String {
+    let direction = match query.direction {
+        CaptureDirection::In => "in",
+        CaptureDirection::Out => "out",
+        CaptureDirection::Both => "both",
+    };
+    let mut path = format!(
+        "{}/capture?snaplen={}&direction={direction}&drops={}&buffer={}",
+        port_path(port),
+        query.snaplen,
+        query.drops,
+        query.buffer,
+    );
+    if let Some(count) = query.count {
+        let _ = write!(path, "&count={count}");
+    }
+    path.push_str("&filter=");
+    for byte in query.filter.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => path.push(byte.into()),
+            _ => {
+                let _ = write!(path, "%{byte:02X}");
+            }
+        }
+    }
+    path
 }

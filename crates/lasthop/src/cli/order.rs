@@ -36,6 +36,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         }
         Command::Trace(args) => super::trace::trace(client, args).await,
         Command::Flows(args) => super::trace::flows(client, args).await,
+        Command::Capture(wish) => super::capture::capture(client, &wish).await,
         Command::Fdb(command) => fdb(client, command).await,
         // These are done before anything gets here.
         Command::Run(_)

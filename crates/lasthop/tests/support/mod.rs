@@ -154,6 +154,10 @@ impl Engine {
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Order::Change(request, reply) => drop(reply.send(self.change(&request))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
+            Order::Capture(port, _, reply) => {
+                drop(reply.send(Err(Problem::no_such_port(&port))));
+            }
+            Order::EndCapture(_, reply) => drop(reply.send(Ok(()))),
             Order::Fdb(filter, reply) => {
                 let mut entries = fdb();
                 entries.retain(|entry| filter.accepts(entry));

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::v1::{PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
+use channel::capture::{self, CaptureOrder, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::flows::{CachedFlow, FoundFlow};
 use channel::link::{self, Link, Received};
@@ -110,6 +111,8 @@ pub(super) struct Switch {
     pub(super) largest: usize,
     /// The number of the order that is followed.
     now_done: u64,
+    /// Captures by number, with where their frames go.
+    pub(super) captures: Vec<(u32, Writer)>,
 }
 
 impl Switch {
@@ -237,6 +240,16 @@ impl Switch {
         });
     }
 
+    fn capture(&mut self, link: &Link<Report, Request>, order: &CaptureOrder) {
+        let (region, file) = capture::Region::create(1, order.ring).unwrap();
+        self.captures.push((order.id, region.writer(0).unwrap()));
+        let report = Report::Capture {
+            id: order.id,
+            threads: 1,
+        };
+        link.send(&report, &[file.as_fd()]).unwrap();
+    }
+
     fn follow(&mut self, link: &Link<Report, Request>, order: Order, fds: &[OwnedFd]) {
         match order {
             Order::Adopt => self.adopt(link),
@@ -289,6 +302,8 @@ impl Switch {
                         .unwrap();
                 }
             }
+            Order::Capture(order) => self.capture(link, &order),
+            Order::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
             Order::PortStates => {
                 let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
                 let figures = SwitchFigures {
@@ -315,6 +330,8 @@ fn short(order: &Order) -> Option<String> {
         | Order::PortStates
         | Order::FindFlows(_)
         | Order::Flows(_) => return None,
+        Order::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
+        Order::EndCapture(id) => format!("end capture {id}"),
     })
 }
 

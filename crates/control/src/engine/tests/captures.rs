@@ -1,0 +1,92 @@
+//! Captures, as the switch hears of them.
+
+use api::v1::{CaptureDirection, CaptureQuery};
+
+use super::super::Engine;
+use super::world::{World, port};
+
+fn world() -> (World, Engine) {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let engine = world.start().unwrap();
+    world.orders();
+    (world, engine)
+}
+
+#[test]
+fn a_capture_goes_on_until_it_is_ended() {
+    let (world, mut engine) = world();
+    let begun = engine.capture("vm1", &CaptureQuery::default()).unwrap();
+    assert_eq!(world.orders(), ["capture 1 of 1"]);
+    assert!(!begun.reader.is_ended());
+    engine.tick().unwrap();
+    engine.end_capture(begun.number).unwrap();
+    let again = engine.end_capture(begun.number).unwrap_err();
+    assert_eq!(again.status, 404);
+    // Questions are answered behind it.
+    engine.status().unwrap();
+    assert_eq!(world.orders(), ["end capture 1"]);
+}
+
+#[test]
+fn what_nobody_wants_any_more_ends_by_itself() {
+    let (world, mut engine) = world();
+    let first = engine.capture("vm0", &CaptureQuery::default()).unwrap();
+    drop(engine.capture("vm1", &CaptureQuery::default()).unwrap());
+    world.orders();
+    engine.tick().unwrap();
+    engine.status().unwrap();
+    assert_eq!(world.orders(), ["end capture 2"]);
+    drop(first);
+    engine.end_captures().unwrap();
+    engine.status().unwrap();
+    assert_eq!(world.orders(), ["end capture 1"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_field_and_the_switch_is_not_asked() {
+    let (world, mut engine) = world();
+    let query = CaptureQuery::default;
+    let wishes = [
+        (
+            "filter",
+            CaptureQuery {
+                filter: "tcp prt 80".to_owned(),
+                ..query()
+            },
+        ),
+        (
+            "snaplen",
+            CaptureQuery {
+                snaplen: 0,
+                ..query()
+            },
+        ),
+        (
+            "count",
+            CaptureQuery {
+                count: Some(0),
+                ..query()
+            },
+        ),
+        (
+            "buffer",
+            CaptureQuery {
+                buffer: 5000,
+                ..query()
+            },
+        ),
+    ];
+    for (field, wish) in wishes {
+        let problem = engine.capture("vm1", &wish).unwrap_err();
+        assert_eq!(
+            (problem.status, problem.field.as_deref()),
+            (422, Some(field))
+        );
+    }
+    let wish = CaptureQuery {
+        direction: CaptureDirection::In,
+        ..query()
+    };
+    assert_eq!(engine.capture("vm2", &wish).unwrap_err().status, 404);
+    assert!(world.orders().is_empty());
+}

@@ -1,0 +1,67 @@
+//! Captures of ports: what is shown that never got as far as a flow, and who looks on.
+
+use channel::capture::Way;
+use port::{DropReason, Port, PortId};
+
+use super::Switch;
+use crate::parking::Waiting;
+use crate::watch::{Rest, Shown, Tap};
+
+impl<P: Port> Switch<P> {
+    /// Shows frames to somebody from now on.
+    pub fn add_tap(&mut self, tap: Tap) {
+        self.fabric.watch.get_or_insert_default().add(tap);
+    }
+
+    /// Shows nothing more to the capture of this number.
+    pub fn remove_tap(&mut self, id: u32) {
+        self.remove_taps(|tap| tap.id == id);
+    }
+
+    /// The port goes away.
+    pub(super) fn remove_taps_of(&mut self, port: PortId) {
+        self.remove_taps(|tap| tap.port == port);
+    }
+
+    fn remove_taps(&mut self, leaves: impl Fn(&Tap) -> bool) {
+        let Some(watch) = &mut self.fabric.watch else {
+            return;
+        };
+        watch.remove(leaves);
+        if watch.is_empty() {
+            self.fabric.watch = None;
+        }
+    }
+
+    /// Shows a frame of the batch that goes no further.
+    #[cold]
+    pub(super) fn show_lost(&mut self, index: usize, from: PortId, reason: DropReason) {
+        if self.fabric.watch.is_none() {
+            return;
+        }
+        let (headers, payload, offload) = self.batch.split(index);
+        let shown = Shown {
+            headers: headers.as_slice(),
+            rest: Rest::Leased(&payload),
+            offload: *offload,
+        };
+        self.fabric.show(from, Way::In, shown, Some(reason));
+    }
+
+    /// Shows frames that have waited too long for control.
+    pub(super) fn show_expired(&mut self, waiting: &Waiting) {
+        if self.fabric.watch.is_none() {
+            return;
+        }
+        for frame in &waiting.frames {
+            let shown = Shown {
+                headers: frame.headers.as_slice(),
+                rest: Rest::Own(&frame.payload),
+                offload: frame.offload,
+            };
+            let reason = DropReason::UpcallTimeout;
+            self.fabric
+                .show(waiting.port(), Way::In, shown, Some(reason));
+        }
+    }
+}

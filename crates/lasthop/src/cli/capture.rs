@@ -1,0 +1,313 @@
+//! `lasthop capture`: what the API sends goes to a file, in whole blocks, so that the file can be read however it ends.
+
+use std::fs::{File, OpenOptions};
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Bytes;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+use super::args::Capture;
+use super::client::{Client, Download, capture_path};
+use super::{Done, Failure, units};
+
+/// What is on its way after the end was asked for comes within that.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No block of ours is longer.
+const LONGEST_BLOCK: usize = 1 << 20;
+/// Type of the block with which a file ends.
+const STATISTICS: u32 = 5;
+/// Type of a frame's block.
+const PACKET: u32 = 6;
+
+/// Copies a port's frames until it is told to stop.
+pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
+    let mut file = Output::open(&wish.write)?;
+    let path = capture_path(&wish.port, &wish.query());
+    let download = match client.open(&path).await {
+        Ok(download) => download,
+        Err(failure) => {
+            file.forget();
+            return Err(failure);
+        }
+    };
+    let mut blocks = Blocks::default();
+    let copied = copy(client, download, &mut blocks, &mut file).await;
+    let counts = blocks.counts.take();
+    let frames = units::several(blocks.frames, "frame");
+    match (copied, counts) {
+        (Ok(()), Some(counts)) => {
+            let (meant, lost) = (counts.meant, counts.lost);
+            let lost = format!("{lost} of {meant} were dropped because the ring was full");
+            // Without a standard error there is nobody to tell.
+            drop(writeln!(io::stderr(), "{frames} captured, {lost}"));
+            Ok(())
+        }
+        (Ok(()), None) => {
+            let text = format!("the capture broke off after {frames}, all of which were written");
+            Err(Failure::Failed(text))
+        }
+        (Err(failure), _) => Err(failure),
+    }
+}
+
+/// Copies what comes, until its end.
+async fn copy(
+    client: &Client,
+    mut download: Download,
+    blocks: &mut Blocks,
+    file: &mut Output,
+) -> Done {
+    let mut stop = Stop::new()?;
+    let mut stopping = false;
+    loop {
+        let frame = tokio::select! {
+            frame = patiently(stopping, download.body.frame()) => frame,
+            () = stop.wanted(), if !stopping => {
+                stopping = true;
+                // A capture that has ended meanwhile needs no end; a Lasthop that is gone breaks it off.
+                let _ = client.delete(&download.location).await;
+                continue;
+            }
+        };
+        let bytes: Bytes = match frame {
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            Some(Err(_)) | None => return Ok(()),
+        };
+        blocks.add(&bytes)?;
+        file.write(blocks.whole())?;
+    }
+}
+
+/// Waits for something; for so long only when the end was asked for.
+async fn patiently<T>(limited: bool, what: impl Future<Output = Option<T>>) -> Option<T> {
+    match limited {
+        true => timeout(PATIENCE, what).await.ok().flatten(),
+        false => what.await,
+    }
+}
+
+/// The signals that end a capture.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::Failed(error.to_string());
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+        })
+    }
+
+    async fn wanted(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Where the file goes.
+struct Output {
+    name: String,
+    file: File,
+    /// It was made by us just now.
+    is_new: bool,
+}
+
+impl Output {
+    fn open(name: &str) -> Result<Self, Failure> {
+        let (file, is_new) = match name {
+            "-" => (standard_output()?, false),
+            _ => open_file(name)?,
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            file,
+            is_new,
+        })
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) -> Done {
+        self.file.write_all(&bytes).map_err(|e| match e.kind() {
+            // Whoever reads has seen enough.
+            io::ErrorKind::BrokenPipe => Failure::Unread,
+            _ => Failure::Failed(format!("cannot write {}: {e}", self.name)),
+        })
+    }
+
+    /// Nothing is to be written: leaves nothing behind.
+    fn forget(&self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(&self.name);
+        }
+    }
+}
+
+fn standard_output() -> Result<File, Failure> {
+    if io::stdout().is_terminal() {
+        let text = "standard output is a terminal: name a file, or pipe it to a program";
+        return Err(Failure::Wrong(text.to_owned()));
+    }
+    let fd = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
+    fd.map(File::from)
+        .map_err(|e| Failure::Failed(format!("cannot write to standard output: {e}")))
+}
+
+/// Makes a file, or opens what is there and is none: a pipe, a device. Whether it was made.
+fn open_file(name: &str) -> Result<(File, bool), Failure> {
+    let wrong = |error: io::Error| Failure::Wrong(format!("cannot write {name}: {error}"));
+    let made = OpenOptions::new().write(true).create_new(true).open(name);
+    match made {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if Path::new(name).is_file() {
+                let text = format!("{name} exists already: name another file, or remove it first");
+                return Err(Failure::Wrong(text));
+            }
+            let file = OpenOptions::new().write(true).open(name).map_err(wrong)?;
+            Ok((file, false))
+        }
+        Err(error) => Err(wrong(error)),
+    }
+}
+
+/// What the end of a file says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    meant: u64,
+    lost: u64,
+}
+
+/// A pcapng file as it comes, cut into blocks.
+#[derive(Debug, Default)]
+struct Blocks {
+    pending: Vec<u8>,
+    /// Bytes of `pending` that are whole blocks.
+    whole: usize,
+    frames: u64,
+    counts: Option<Counts>,
+}
+
+impl Blocks {
+    fn add(&mut self, bytes: &[u8]) -> Done {
+        self.pending.extend_from_slice(bytes);
+        while let Some(head) = self.pending[self.whole..].first_chunk::<8>() {
+            let (kind, len) = (word(head, 0), word(head, 4) as usize);
+            if !(12..=LONGEST_BLOCK).contains(&len) || !len.is_multiple_of(4) {
+                let text = "what Lasthop sends makes no sense as a capture";
+                return Err(Failure::Failed(text.to_owned()));
+            }
+            let Some(block) = self.pending[self.whole..].get(..len) else {
+                return Ok(());
+            };
+            match kind {
+                PACKET => self.frames += 1,
+                STATISTICS => self.counts = Some(counts(block)),
+                _ => {}
+            }
+            self.whole += len;
+        }
+        Ok(())
+    }
+
+    /// Takes the whole blocks that have come.
+    fn whole(&mut self) -> Vec<u8> {
+        let rest = self.pending.split_off(self.whole);
+        self.whole = 0;
+        std::mem::replace(&mut self.pending, rest)
+    }
+}
+
+/// Four bytes at `at`; zero behind the end.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    four.map_or(0, |four| u32::from_ne_bytes(*four))
+}
+
+/// The options of an interface statistics block: isb_ifrecv and isb_ifdrop.
+fn counts(block: &[u8]) -> Counts {
+    let (mut counts, mut rest) = (Counts::default(), block.get(20..).unwrap_or_default());
+    while rest.len() >= 12 {
+        let (code, len) = (word(rest, 0) as u16, (word(rest, 0) >> 16) as usize);
+        let value = u64::from(word(rest, 4)) | u64::from(word(rest, 8)) << 32;
+        match code {
+            0 => break,
+            4 => counts.meant = value,
+            5 => counts.lost = value,
+            _ => {}
+        }
+        rest = rest.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let len = (body.len() as u32 + 12).to_ne_bytes();
+        [&kind.to_ne_bytes()[..], &len, body, &len].concat()
+    }
+
+    fn statistics() -> Vec<u8> {
+        let mut file = Vec::new();
+        let counts = channel::capture::Counts { meant: 9, lost: 4 };
+        control::capture::pcapng::end(&mut file, 1, counts, 5);
+        file
+    }
+
+    #[test]
+    fn only_whole_blocks_are_written_whatever_the_pieces() {
+        let file = [block(1, &[0; 8]), block(PACKET, &[7; 40]), statistics()].concat();
+        for piece in 1..file.len() {
+            let (mut blocks, mut written) = (Blocks::default(), Vec::new());
+            for bytes in file.chunks(piece) {
+                blocks.add(bytes).unwrap();
+                let whole = blocks.whole();
+                let ends = [0, 20, 72, file.len()];
+                written.extend(whole);
+                assert!(ends.contains(&written.len()), "{}", written.len());
+            }
+            assert_eq!(written, file);
+            assert_eq!(blocks.counts, Some(Counts { meant: 9, lost: 4 }));
+            assert_eq!(blocks.frames, 1);
+        }
+    }
+
+    #[test]
+    fn nonsense_ends_it() {
+        for file in [block(1, &[0; 3]), vec![0; 8], vec![0xff; 8]] {
+            assert!(Blocks::default().add(&file).is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_that_exists_is_not_overwritten_and_a_pipe_may_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcapng");
+        let name = path.to_str().unwrap();
+        let (_, is_new) = open_file(name).unwrap();
+        assert!(is_new);
+        let Err(Failure::Wrong(text)) = open_file(name) else {
+            panic!("it was overwritten");
+        };
+        assert!(text.contains("exists already"), "{text}");
+        assert!(!open_file("/dev/null").unwrap().1);
+        let Err(Failure::Wrong(text)) = open_file("/nowhere/a.pcapng") else {
+            panic!("it was made");
+        };
+        assert!(
+            text.starts_with("cannot write /nowhere/a.pcapng: "),
+            "{text}"
+        );
+    }
+}
