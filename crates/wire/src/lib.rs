@@ -12,6 +12,7 @@
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod conduct;
 pub mod ethernet;
 pub mod flow;
 pub mod icmp;
@@ -26,6 +27,7 @@ pub mod vlan;
 mod bytes;
 
 pub use checksum::Sum;
+pub use conduct::Conduct;
 pub use ethernet::{EtherType, MacAddr};
 pub use flow::{FlowKey, FlowMask};
 pub use packet::Parsed;
