@@ -14,7 +14,7 @@ use policy::{Action, LeftOut, SegmentId};
 use port::PortId;
 use serde::Serialize;
 use wire::build::{PacketBuilder, TcpFields};
-use wire::{MacAddr, VlanTci};
+use wire::{EtherType, MacAddr, VlanTci};
 
 fn main() {
     wire();
@@ -515,7 +515,7 @@ fn channel() {
         Order::AddPort(config.clone()),
         Order::RemovePort(PortId(3)),
         Order::Stations { within_ms: 6000 },
-        Order::Check(vec![station]),
+        Order::Check(vec![station], Vec::new()),
     ];
     for (at, order) in orders.into_iter().enumerate() {
         message(0, &format!("order-{at}"), &Request { number: 7, order });

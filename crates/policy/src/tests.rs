@@ -2,6 +2,7 @@
 
 mod compile;
 mod decide;
+mod guard;
 mod oracle;
 mod outdated;
 
@@ -9,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use wire::{FlowKey, MacAddr};
 
+use crate::guard::Bound;
 use crate::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId};
 
 /// A forwarding database that is told what to say.
@@ -16,6 +18,7 @@ use crate::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId};
 struct Table {
     learned: HashMap<(SegmentId, MacAddr), PortId>,
     barred: HashSet<(SegmentId, MacAddr, PortId)>,
+    bound: HashMap<PortId, Bound>,
 }
 
 impl Lookup for Table {
@@ -25,6 +28,10 @@ impl Lookup for Table {
 
     fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool {
         self.barred.contains(&(segment, mac, port))
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        self.bound.get(&port).copied().unwrap_or_default()
     }
 }
 

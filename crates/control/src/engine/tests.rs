@@ -1,5 +1,6 @@
 mod access;
 mod changes;
+mod guards;
 mod learning;
 mod peers;
 mod restart;

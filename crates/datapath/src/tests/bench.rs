@@ -391,7 +391,7 @@ impl Bench {
             mac: mac.0,
             port: *port,
         });
-        Arc::new(Known::new(&known.collect::<Vec<_>>()))
+        Arc::new(Known::new(&known.collect::<Vec<_>>(), &[]))
     }
 
     /// Control has all flows checked.
