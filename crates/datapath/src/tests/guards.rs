@@ -109,7 +109,7 @@ fn what_the_first_bytes_do_not_show_is_looked_for_behind_them() {
     let harmless = [&packet[..60], &[0, 7, 0, 7], &packet[64..]].concat();
     let plain = ethernet(mac(2), mac(1), 0x0800, &harmless);
     bench.send_and_decide(1, &plain);
-    assert_eq!(bench.port(2).frames(), [plain.clone()]);
+    assert_eq!(bench.port(2).frames(), std::slice::from_ref(&plain));
     let count = |bench: &mut Bench| {
         bench.send_and_decide(1, &hidden);
         bench.port(2).frames().len()
