@@ -14,7 +14,7 @@ use policy::{Action, LeftOut, SegmentId};
 use port::PortId;
 use serde::Serialize;
 use wire::build::{PacketBuilder, TcpFields};
-use wire::{MacAddr, VlanTci};
+use wire::{EtherType, MacAddr, VlanTci};
 
 fn main() {
     wire();
@@ -91,7 +91,25 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("padded", ip4().tcp(tcp()).pad_to(60).build()),
         ("gre", ip4().protocol(47).payload(&[0; 8]).build()),
+        ("dhcp4", ip4().udp(67, 68).payload(&[2; 16]).build()),
+        ("router6", ip6().ttl(255).icmp(134, 0, [0; 4]).build()),
+        ("neighbour6", neighbour(ip6())),
+        (
+            "snap",
+            builder()
+                .ethertype(EtherType(40))
+                .payload(&[0xaa, 0xaa, 3, 0, 0, 0, 8, 6, 0, 1])
+                .build(),
+        ),
     ]
+}
+
+/// An advertisement of the sender's own address, with the option that says where it is.
+fn neighbour(packet: PacketBuilder) -> Vec<u8> {
+    let target = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let option = [2, 1, 2, 0, 0, 0, 0, 1];
+    let packet = packet.ttl(255).icmp(136, 0, [0x60, 0, 0, 0]);
+    packet.payload(&[&target[..], &option].concat()).build()
 }
 
 fn wire() {
@@ -498,7 +516,7 @@ fn channel() {
         Order::AddPort(config.clone()),
         Order::RemovePort(PortId(3)),
         Order::Stations { within_ms: 6000 },
-        Order::Check(vec![station]),
+        Order::Check(vec![station], Vec::new()),
     ];
     for (at, order) in orders.into_iter().enumerate() {
         message(0, &format!("order-{at}"), &Request { number: 7, order });

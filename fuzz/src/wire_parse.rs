@@ -1,6 +1,7 @@
 //! The header parser: offsets lie within what was given, nothing is made of bytes that are not there, and the
 //! flow key says what was parsed.
 
+use wire::conduct::{Conduct, Neighbour, is_ordinary};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::{Fragment, L3, Parsed};
 use wire::vlan::{HeaderBuf, VlanTci};
@@ -18,8 +19,21 @@ pub fn run(data: &[u8]) {
     if usize::from(parsed.header_len) <= headers.len() {
         check_cut(&parsed, headers, frame_len);
     }
+    conduct(headers, frame_len);
     views(headers);
     tags(headers);
+}
+
+/// What guards ask: the quick look says nothing that the whole one does not, and both tell discovery from all else.
+fn conduct(headers: &[u8], frame_len: usize) {
+    let conduct = Conduct::of(headers, frame_len);
+    if is_ordinary(headers) {
+        assert_eq!(conduct, Conduct::Ordinary);
+    }
+    let said = Neighbour::in_frame(headers, frame_len);
+    let discovery = said.is_some_and(|said| said.target.is_some());
+    assert_eq!(discovery, conduct == Conduct::Neighbour);
+    assert_eq!(FlowKey::default().with_conduct(conduct).conduct(), conduct);
 }
 
 /// Offsets and lengths within the frame, and within each other.

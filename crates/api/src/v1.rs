@@ -20,6 +20,7 @@ pub use spec::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
+pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use spec::{
     BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, NAME_MAX,
     Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,

@@ -7,6 +7,7 @@
 //! whatever else answers it. Requests are followed in their order; those that concern all flows take a while, and later
 //! ones may be done before them. A new control process starts with [`Order::Adopt`].
 
+use policy::guard::Bound;
 use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
@@ -72,9 +73,9 @@ pub enum Order {
         /// Milliseconds within which they were used.
         within_ms: u32,
     },
-    /// These are all stations that control knows: forget the flows that would be decided otherwise now. That heals
+    /// These are all stations that control knows, and what is bound at ports: forget the flows that would be decided otherwise now. That heals
     /// whatever was lost between the two, with a control that died as a rule.
-    Check(Vec<Station>),
+    Check(Vec<Station>, Vec<(PortId, Bound)>),
     /// Report the state of every port.
     PortStates,
     /// Report the flows that frames with these keys have now, [`MAX_KEYS`](crate::flows::MAX_KEYS) at most. That is no use

@@ -15,6 +15,7 @@ mod captures;
 mod change;
 mod documents;
 mod doors;
+mod guards;
 mod guests;
 mod inquiries;
 mod log;
@@ -25,7 +26,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{self, Order, PortConfig, PortPhase, Report, StationUse};
-use policy::{Lookup, Program, decide};
+use policy::{Lookup, Program};
 use port::PortId;
 use port::counters::Counters;
 use tokio::io::Interest;
@@ -99,6 +100,8 @@ pub struct Engine {
     saved: Saved,
     /// What the switch has.
     ports: BTreeMap<PortId, PortConfig>,
+    /// Those with a guest or a driver.
+    connected: BTreeSet<PortId>,
     program: Program,
     fdb: Fdb,
     upcalls: shared::Receiver,
@@ -182,6 +185,7 @@ impl Engine {
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
             file,
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
+            connected: BTreeSet::new(),
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
             upcalls,
@@ -205,6 +209,7 @@ impl Engine {
         };
         engine.adopt_program(adopted.epoch);
         engine.adopt_learned(&adopted.stations);
+        engine.adopt_bound(&adopted.stations, adopted.epoch == 0)?;
         engine.reconcile().map_err(io::Error::other)?;
         engine.check_flows()?;
         engine.answers.ring_bell();
@@ -298,17 +303,18 @@ impl Engine {
     fn decide(&mut self, upcall: &Upcall) {
         self.upcall_count += 1;
         let now = self.now();
-        let key = upcall.flow_key();
-        let mut decision = decide(&self.program, &self.fdb.at(now), &key);
-        if let Some((segment, mac)) = decision.learn {
-            self.inquiries.seen.note(now, segment, &key);
-            let effects = self.fdb.learn(now, segment, mac, PortId(key.in_port()));
-            if !effects.is_empty() {
-                self.carry_out(effects);
-                decision = decide(&self.program, &self.fdb.at(now), &key);
-            }
-        }
+        let key = self.key_of(upcall);
+        let (decision, alone) = self.judge(upcall, &key, now);
         self.log_access(now, &key, &decision);
+        if alone {
+            let (upcall, action) = (upcall.id, decision.action);
+            let except = decision.excluded().collect();
+            return self.send(Answer::Once {
+                upcall,
+                action,
+                except,
+            });
+        }
         let masked = *key.masked(&decision.mask).words();
         let mask = *decision.mask.words();
         let (action, segment) = (decision.action, decision.segment);
@@ -383,6 +389,7 @@ impl Engine {
                     phase,
                     reason,
                 } => {
+                    self.note_phase(port, phase);
                     // The switch itself logs who connects, leaves, or breaks a rule.
                     let port = self.port_name(port);
                     match phase {
@@ -444,7 +451,9 @@ impl Engine {
             mac: s.mac.0,
             port: s.port,
         });
-        let order = Order::Check(stations.collect());
+        let bound = self.saved.bound.iter();
+        let bound = bound.map(|(port, bound)| (*port, *bound));
+        let order = Order::Check(stations.collect(), bound.collect());
         self.switch.order(order, &[])?;
         Ok(())
     }

@@ -8,6 +8,7 @@ mod change;
 mod check;
 mod device;
 mod difference;
+mod guard;
 mod invalid;
 pub mod live;
 mod metrics;
@@ -18,7 +19,7 @@ mod version;
 use std::path::{Path, PathBuf};
 
 use api::v1::{
-    DEFAULT_SEGMENT, PortKind, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec,
+    DEFAULT_SEGMENT, GuardPatch, PortKind, PortPatch, PortSpec, Problem, ProblemKind, SegmentSpec,
     SegmentStatus, UplinkDriver, WantedState,
 };
 
@@ -29,6 +30,7 @@ pub use check::check;
 pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
+pub use guard::{guard_of, guard_status};
 pub use invalid::{Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
 pub use metrics::metrics_socket;
@@ -60,6 +62,7 @@ pub fn normalise(state: &mut WantedState) {
         if let Some(mac) = &mut port.mac {
             mac.make_ascii_lowercase();
         }
+        guard::normalise(&mut port.guard);
         match port.kind {
             PortKind::VhostUser => {}
             PortKind::Uplink => port.driver = port.driver.or(Some(UplinkDriver::default())),
@@ -164,5 +167,8 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
     port.queues = patch.queues.unwrap_or(port.queues);
     port.mtu = patch.mtu.unwrap_or(port.mtu);
     port.weight = patch.weight.unwrap_or(port.weight);
+    if let Some(guard) = &patch.guard {
+        port.guard = GuardPatch::applied(guard.as_ref(), &port.guard);
+    }
     Ok(port)
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use channel::flows::FlowsWanted;
 use channel::switching::{MAX_STATIONS, Station, StationUse};
+use policy::guard::Bound;
 use policy::{Lookup, SegmentId};
 use port::{Port, PortId};
 use wire::MacAddr;
@@ -17,29 +18,36 @@ use crate::switch::Switch;
 
 /// What control knows, for [`policy::decide`].
 #[derive(Debug)]
-pub struct Known(HashMap<(SegmentId, MacAddr), PortId>);
+pub struct Known {
+    stations: HashMap<(SegmentId, MacAddr), PortId>,
+    bound: HashMap<PortId, Bound>,
+}
 
 impl Known {
-    /// These stations and no others.
+    /// These stations and no others, and what is bound at ports.
     #[must_use]
-    pub fn new(stations: &[Station]) -> Self {
+    pub fn new(stations: &[Station], bound: &[(PortId, Bound)]) -> Self {
         let known = stations.iter();
-        Self(
-            known
-                .map(|s| ((s.segment, MacAddr(s.mac)), s.port))
-                .collect(),
-        )
+        let stations = known.map(|s| ((s.segment, MacAddr(s.mac)), s.port));
+        Self {
+            stations: stations.collect(),
+            bound: bound.iter().copied().collect(),
+        }
     }
 }
 
 impl Lookup for Known {
     fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
-        self.0.get(&(segment, mac)).copied()
+        self.stations.get(&(segment, mac)).copied()
     }
 
     /// Control takes back itself what it allows again. A control that is new bars nobody.
     fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
         false
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        self.bound.get(&port).copied().unwrap_or_default()
     }
 }
 

@@ -297,7 +297,9 @@ impl Process {
                 return Ok(self.take_out(number, id));
             }
             Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
-            Order::Check(stations) => return Ok(self.check_flows(number, &stations)),
+            Order::Check(stations, bound) => {
+                return Ok(self.check_flows(number, &stations, &bound));
+            }
             Order::Program { program, outdated } => {
                 return Ok(self.change_program(number, program, outdated));
             }

@@ -15,6 +15,7 @@
 mod billing;
 mod guests;
 pub(crate) mod piece;
+mod screen;
 mod waiting;
 mod watching;
 
@@ -344,11 +345,13 @@ impl<P: Port> Switch<P> {
         self.runs.clear();
         self.refused.clear();
         let shallow = !self.flows.looks_above_ethernet();
+        let screened = self.screens(from);
         let (mut index, count) = (0, self.batch.frames().len());
         while index < count {
             let mut frames = index..index + 1;
             index += 1;
             let key = match self.key_of(frames.start, from) {
+                Ok(key) if screened => key.with_conduct(self.conduct(frames.start)),
                 Ok(key) => key,
                 Err(reason) => {
                     self.refuse(frames.start, from, reason);
@@ -357,7 +360,7 @@ impl<P: Port> Switch<P> {
             };
             // What follows with the same Ethernet header needs no key, where nothing else matters.
             if shallow && let Some(words) = self.batch.frames()[frames.start].ethernet_words() {
-                frames.end += self.batch.train(index, words);
+                frames.end += self.train(&key, screened, index, words);
                 index = frames.end;
             }
             match self.trains.last_mut() {
@@ -402,7 +405,8 @@ impl<P: Port> Switch<P> {
         self.batch.deepen(index);
         let (headers, payload, offload) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
-        let key = FlowKey::new(from.0, &Parsed::parse(headers.as_slice(), len));
+        let number = self.figures.upcalls;
+        let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
         let parked = self.parking.park(&key, len, now, || {
             let mut copy = HeaderBuf::default();
             copy.fill(headers.as_slice().len())

@@ -4,6 +4,7 @@ mod access;
 mod batches;
 mod bench;
 mod flow_table;
+mod guards;
 mod header;
 mod offload;
 mod parking;

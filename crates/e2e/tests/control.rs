@@ -18,6 +18,7 @@ name = "host1"
 name = "vm1"
 kind = "vhost-user"
 socket = "vm1.sock"
+guard = { macs = "any" }
 
 [[port]]
 name = "vm2"

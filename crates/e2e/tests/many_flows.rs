@@ -19,16 +19,19 @@ workers = 1
 name = "vm1"
 kind = "vhost-user"
 socket = "vm1.sock"
+guard = { macs = "any" }
 
 [[port]]
 name = "vm2"
 kind = "vhost-user"
 socket = "vm2.sock"
+guard = { macs = "any" }
 
 [[port]]
 name = "vm3"
 kind = "vhost-user"
 socket = "vm3.sock"
+guard = { macs = "any" }
 "#;
 
 /// Stations behind each of the first two ports; each of one port speaks to each of the other.

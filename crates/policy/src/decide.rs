@@ -8,6 +8,7 @@ use wire::{FlowKey, FlowMask, MacAddr};
 
 use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling, Verdict};
 use crate::explain::{self, Destination, Nobody, Step, Witness};
+use crate::guard::Bound;
 use crate::model::SegmentId;
 use crate::program::{Ingress, Member, Program};
 
@@ -125,12 +126,19 @@ pub trait Lookup {
     /// Whether frames of `port` must not use `mac` as their source now, because the address
     /// belongs to another port that still uses it.
     fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool;
+
+    /// The addresses that were heard first at a port where they are learned once; none where nobody says so.
+    fn bound(&self, _port: PortId) -> Bound {
+        Bound::default()
+    }
 }
 
-/// The part of a key that [`decide`] looks at whatever the access lists are: ingress port, VLAN, both Ethernet addresses.
+/// The part of a key that [`decide`] looks at whatever guards and access lists are: ingress port, VLAN, conduct, both Ethernet
+/// addresses.
 pub const DECISION_MASK: FlowMask = FlowMask::NONE
     .with_in_port()
     .with_vlan()
+    .with_conduct()
     .with_smac()
     .with_dmac();
 
@@ -158,6 +166,29 @@ pub(crate) fn decide_telling(
         Ok(segment) => segment,
         Err(reason) => return refuse(reason, None),
     };
+    let (refused, looked) = program.guard(ingress).check(&fdb.bound(ingress), key);
+    let decision = match refused {
+        Some(reason) => {
+            told.note(|| Step::Guard(reason));
+            refuse(reason, Some(segment))
+        }
+        None => decide_within(program, fdb, segment, key, told),
+    };
+    Decision {
+        mask: decision.mask.union(&looked),
+        ..decision
+    }
+}
+
+/// Decides about a frame that its port's guest may send, in its segment.
+fn decide_within(
+    program: &Program,
+    fdb: &dyn Lookup,
+    segment: SegmentId,
+    key: &FlowKey,
+    told: &mut impl Witness,
+) -> Decision {
+    let ingress = PortId(key.in_port());
     let barred = fdb.is_barred(segment, key.smac(), ingress);
     told.note(|| Step::Source { barred });
     if barred {

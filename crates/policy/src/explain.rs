@@ -17,6 +17,8 @@ pub enum Step {
     Addresses(DropReason),
     /// The frame's segment, by its port and tag; or why it has none.
     Segment(Result<SegmentId, DropReason>),
+    /// The port's guard does not let its guest send this.
+    Guard(DropReason),
     /// Whether the port may use the source address now.
     Source {
         /// The address belongs to another port.

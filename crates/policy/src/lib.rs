@@ -17,6 +17,7 @@
 //!   none and takes the untagged and priority-tagged frames. Frames leave it as they would enter.
 //! * A segment without a VLAN is untagged on trunks.
 //! * Frames never cross segments.
+//! * What a guarded port's guest says of itself must be true; see [`guard`].
 //! * Access lists, if there are any, are asked about every frame as it comes from its sender and as it goes to a
 //!   receiver; see [`acl`].
 
@@ -26,6 +27,7 @@ pub mod acl;
 mod compile;
 mod decide;
 mod explain;
+pub mod guard;
 mod model;
 mod outdated;
 mod program;

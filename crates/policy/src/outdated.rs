@@ -7,7 +7,7 @@ use crate::acl::Direction;
 use crate::model::SegmentId;
 use crate::program::{Member, Program};
 
-/// Flows that a program may decide otherwise than the one before it, for what access lists say.
+/// Flows that a program may decide otherwise than the one before it, for what access lists and guards say.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outdated {
     /// Those from and to these ports, in ascending order.
@@ -36,7 +36,7 @@ impl Outdated {
 }
 
 impl Program {
-    /// What of the flows that `old` has decided this program may decide otherwise, as far as access lists are concerned.
+    /// What of the flows that `old` has decided this program may decide otherwise, as far as access lists and guards are concerned.
     /// What was decided where a port is no more is not looked at: its flows go with it.
     #[must_use]
     pub fn outdated(&self, old: &Self) -> Outdated {
@@ -47,6 +47,7 @@ impl Program {
             };
             self.note_outdated(SegmentId(number), old, &mut outdated);
         }
+        outdated.ports.extend(self.guards.changed(&old.guards));
         outdated.ports.sort_unstable();
         outdated.ports.dedup();
         outdated

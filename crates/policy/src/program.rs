@@ -4,6 +4,7 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::Rules;
+use crate::guard::{Guard, Guards};
 use crate::model::SegmentId;
 
 /// One port of a segment.
@@ -54,6 +55,7 @@ pub struct Program {
     pub(crate) ports: Vec<Ingress>,
     /// Segments in which access lists are asked, in ascending order.
     pub(crate) asked_in: Vec<SegmentId>,
+    pub(crate) guards: Guards,
     /// Who decides what is decided asks them; who only executes it does not need them, and they are not sent.
     #[serde(skip)]
     pub(crate) rules: Rules,
@@ -97,6 +99,19 @@ impl Program {
             rules: Rules::default(),
             ..self.clone()
         }
+    }
+
+    /// The same program with other guards.
+    #[must_use]
+    pub fn with_guards(self, guards: Guards) -> Self {
+        Self { guards, ..self }
+    }
+
+    /// What the guest of a port may send.
+    #[inline]
+    #[must_use]
+    pub fn guard(&self, port: PortId) -> &Guard {
+        self.guards.of(port)
     }
 
     /// The access lists.

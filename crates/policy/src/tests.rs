@@ -3,6 +3,7 @@
 mod compile;
 mod decide;
 mod explain;
+mod guard;
 mod oracle;
 mod outdated;
 
@@ -10,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use wire::{FlowKey, MacAddr};
 
+use crate::guard::Bound;
 use crate::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId};
 
 /// A forwarding database that is told what to say.
@@ -17,6 +19,7 @@ use crate::{Lookup, Model, PortId, PortMode, Program, Segment, SegmentId};
 struct Table {
     learned: HashMap<(SegmentId, MacAddr), PortId>,
     barred: HashSet<(SegmentId, MacAddr, PortId)>,
+    bound: HashMap<PortId, Bound>,
 }
 
 impl Lookup for Table {
@@ -26,6 +29,10 @@ impl Lookup for Table {
 
     fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool {
         self.barred.contains(&(segment, mac, port))
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        self.bound.get(&port).copied().unwrap_or_default()
     }
 }
 

@@ -56,6 +56,13 @@ drop_reasons! {
     // Counted at the port that sent the frame, whichever side's rules dropped it.
     AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
     AclRejected "acl-rejected" "As acl-denied, and the sender is told so, if not too often."
+    // Counted at the port that sent the frame, which is guarded.
+    SpoofedMac "spoofed-mac" "The source address is not one that the port's guest may use."
+    SpoofedAddress "spoofed-address" "The IP source address is not one that the port's guest may use."
+    SpoofedNeighbour "spoofed-neighbour" "ARP or neighbour discovery claims what is not its sender's, or contradicts itself."
+    DhcpServer "dhcp-server" "The port's guest may not serve DHCP."
+    RouterAdvert "router-advert" "The port's guest may not advertise itself as an IPv6 router, or redirect others."
+    Unreadable "unreadable" "What the frame carries is hidden behind tags, LLC or headers, so that it cannot be checked."
 }
 
 impl std::fmt::Display for DropReason {

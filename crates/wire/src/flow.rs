@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! word  bits 63..48        47..32            31..16     15..0
-//!  0    EtherType          VLAN (1)          ingress port
+//!  0    EtherType          conduct, VLAN (1) ingress port
 //!  1    TOS | protocol     destination address (48)
 //!  2    TCP flags, ICMP    source address (48)
 //!  3    0                  state (2)         l4 dst     l4 src
 //! 4,5   source IP: word 4 the low 64 bits (IPv4 the low 32), word 5 the high
 //! 6,7   destination IP, likewise
-//! (1) 0x1000 with a tag, low 12 bits its VLAN; the priority is no part of a flow   (2) [`KeyState`]
+//! (1) 0x1000 with a tag, low 12 bits its VLAN, the priority is no part of a flow; above them three bits of what a guarded
+//!     port's frame does, see [`Conduct`]   (2) [`KeyState`]
 //! ```
 //! ARP fills the IP words with the sender's and target's addresses and the protocol byte with the
 //! operation (255 for those above).
 
 use crate::{
-    EtherType, MacAddr,
+    Conduct, EtherType, MacAddr,
     packet::{Fragment, L3, Parsed},
 };
 
@@ -79,7 +80,8 @@ impl Field {
 }
 
 const IN_PORT: Field = Field::new(0, 0, 32);
-const VLAN: Field = Field::new(0, 32, 16);
+const VLAN: Field = Field::new(0, 32, 13);
+const CONDUCT: Field = Field::new(0, 45, 3);
 const ETHERTYPE: Field = Field::new(0, 48, 16);
 const DMAC: Field = Field::new(1, 0, 48);
 const PROTO: Field = Field::new(1, 48, 8);
@@ -169,6 +171,12 @@ impl FlowKey {
         }
     }
 
+    /// What the frame does, if its port is guarded.
+    #[inline]
+    pub const fn conduct(&self) -> Conduct {
+        Conduct::from_bits(CONDUCT.get(&self.0) as u8)
+    }
+
     /// Type after the outer tag.
     #[inline]
     pub const fn ethertype(&self) -> EtherType {
@@ -252,6 +260,14 @@ impl FlowKey {
             None => 0,
         };
         VLAN.put(&mut self.0, bits as u64);
+        self
+    }
+
+    /// The same key of a frame that does something else.
+    #[must_use]
+    #[inline]
+    pub const fn with_conduct(mut self, conduct: Conduct) -> Self {
+        CONDUCT.put(&mut self.0, conduct as u64);
         self
     }
 

@@ -13,6 +13,7 @@
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod conduct;
 pub mod ethernet;
 pub mod expression;
 pub mod flow;
@@ -29,6 +30,7 @@ pub mod vlan;
 mod bytes;
 
 pub use checksum::Sum;
+pub use conduct::Conduct;
 pub use ethernet::{EtherType, MacAddr};
 pub use flow::{FlowKey, FlowMask};
 pub use packet::Parsed;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver, Work};
+use super::{GuardStatus, GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver, Work};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -279,6 +279,9 @@ pub struct PortStatus {
     /// Threads of the VMM that are taken for the guest's processors.
     #[serde(default)]
     pub vcpu_threads: u32,
+    /// What its guest may send.
+    #[serde(default)]
+    pub guard: GuardStatus,
     /// Queues that were stopped, lowest first.
     pub queue_faults: Vec<QueueFault>,
 }
@@ -300,6 +303,7 @@ impl PortStatus {
             mtu: spec.mtu,
             weight: spec.weight,
             work: Work::default(),
+            guard: GuardStatus::default(),
             driver: spec.driver,
             interface: spec.interface.clone(),
             address: spec.address.clone(),

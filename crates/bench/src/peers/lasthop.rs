@@ -286,7 +286,7 @@ fn configuration(keys: &str, ports: u32) -> String {
 }
 
 /// Words of the command that adds a port at run time.
-pub(crate) fn add_port<'a>(name: &'a str, socket: &'a str, segment: &'a str) -> [&'a str; 9] {
+pub(crate) fn add_port<'a>(name: &'a str, socket: &'a str, segment: &'a str) -> [&'a str; 11] {
     [
         "port",
         "add",
@@ -297,6 +297,9 @@ pub(crate) fn add_port<'a>(name: &'a str, socket: &'a str, segment: &'a str) -> 
         socket,
         "--segment",
         segment,
+        // Our generators are many stations.
+        "--macs",
+        "any",
     ]
 }
 
@@ -309,5 +312,8 @@ pub(crate) fn port_table(name: &str, segment: &str) -> String {
         ("segment", segment),
     ];
     let lines = keys.map(|(key, value)| format!("{key} = \"{value}\"\n"));
-    format!("\n[[port]]\n{}", lines.concat())
+    format!(
+        "\n[[port]]\nguard = {{ macs = \"any\" }}\n{}",
+        lines.concat()
+    )
 }

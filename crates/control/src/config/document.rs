@@ -1,14 +1,15 @@
 //! The shape of the document: which tables, which keys, which types; and where each value stands.
 
 mod access;
+mod guard;
 mod within;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::v1::{
-    CopyEngine, Enabled, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
-    UplinkDriver, WantedState, Workers,
+    CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
+    WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -35,9 +36,6 @@ const SWITCH_KEYS: &[&str] = &[
     "copy_engine",
     "offload",
 ];
-const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
-const OFFLOAD_KEYS: &[&str] = &["enabled", "mark", "hysteresis_us", "cores"];
-const METRICS_KEYS: &[&str] = &["listen"];
 const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name",
@@ -51,6 +49,7 @@ const PORT_KEYS: &[&str] = &[
     "mtu",
     "weight",
     "vcpu_threads",
+    "guard",
 ];
 const UPLINK_KEYS: &[&str] = &[
     "name",
@@ -63,6 +62,7 @@ const UPLINK_KEYS: &[&str] = &[
     "trunk",
     "mtu",
     "weight",
+    "guard",
 ];
 const TAP_KEYS: &[&str] = &[
     "name",
@@ -76,6 +76,7 @@ const TAP_KEYS: &[&str] = &[
     "mac",
     "mtu",
     "weight",
+    "guard",
 ];
 
 /// An error with the byte offset of its place.
@@ -258,6 +259,10 @@ fn port(
         address: table.text("address", expect::ADDRESS)?,
         netns: table.text("netns", expect::NETNS)?,
         vcpu_threads: table.text("vcpu_threads", expect::VCPU_THREADS)?,
+        guard: match table.table("guard", expect::GUARD)? {
+            Some((inner, at)) => guard::read(inner, at, index, table.lines)?,
+            None => default.guard.clone(),
+        },
         ..default
     })
 }
@@ -431,20 +436,6 @@ impl<'t, 'i> Table<'t, 'i> {
         };
         let number = |item| small(item).ok_or_else(|| self.wrong(item, key, expected));
         array.iter().map(number).collect()
-    }
-
-    /// Whether helpers are wanted, or the word that leaves it to the switch.
-    fn enabled(&mut self) -> Result<Enabled, Fault> {
-        const KEY: &str = "enabled";
-        let Some(value) = self.value(KEY) else {
-            return Ok(Enabled::default());
-        };
-        match value.get_ref() {
-            DeValue::Boolean(true) => Ok(Enabled::Yes),
-            DeValue::Boolean(false) => Ok(Enabled::No),
-            DeValue::String(text) if text == "auto" => Ok(Enabled::Auto),
-            _ => Err(self.wrong(value, KEY, expect::ENABLED)),
-        }
     }
 
     /// A list of strings, if the key is there.

@@ -9,7 +9,7 @@ use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
 use channel::supervision::WatchedGuests;
 use channel::switching::{self, Order, PortConfig, PortState};
-use policy::{Model, PortMode, Program, Segment};
+use policy::{Model, PortMode, Segment};
 use port::PortId;
 
 use super::{Engine, documents, guests, unavailable};
@@ -222,6 +222,8 @@ impl Engine {
         }
         let effects = self.fdb.forget_port(id);
         self.carry_out(effects);
+        self.connected.remove(&id);
+        self.saved.bound.remove(&id);
         self.forget_flows(id);
         Ok(())
     }
@@ -241,7 +243,7 @@ impl Engine {
     fn publish(&mut self, model: &Model) -> Result<(), Problem> {
         let epoch = self.saved.epoch;
         let invalid = |e: policy::CompileError| Problem::internal(e.to_string());
-        let compiled = Program::compile(model, epoch).map_err(invalid)?;
+        let compiled = self.compiled(model, epoch).map_err(invalid)?;
         let same = compiled.with_rules(self.rules(), epoch);
         if epoch != 0 && same == self.program {
             return Ok(());
@@ -261,6 +263,9 @@ impl Engine {
                 self.carry_out(effects);
                 self.forget_flows(port);
             }
+            if was_running {
+                self.guard_changed(port, old.guard(port));
+            }
         }
         Ok(())
     }
@@ -271,14 +276,14 @@ impl Engine {
         let model = self.model();
         if running == self.saved.epoch
             && self.compile_access(&model).is_ok()
-            && let Ok(program) = Program::compile(&model, running)
+            && let Ok(program) = self.compiled(&model, running)
         {
             self.program = program.with_rules(self.rules(), running);
         }
         self.saved.epoch = self.saved.epoch.max(running);
     }
 
-    fn model(&mut self) -> Model {
+    pub(super) fn model(&mut self) -> Model {
         let WantedState {
             segments, ports, ..
         } = self.saved.wanted.clone();
@@ -388,6 +393,7 @@ impl Engine {
                 PortStatus {
                     vcpu_threads: guests::threads_of(watched, id),
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),
+                    guard: self.guard_status(spec, id),
                     ..documents::port_status(spec, state, driver)
                 }
             })

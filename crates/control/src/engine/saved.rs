@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::v1::{AccessModel, WantedState};
 use channel::state::StateFile;
+use policy::guard::Bound;
 use policy::{MAX_SEGMENTS, SegmentId};
 use port::PortId;
 use port::counters::MAX_PORTS;
@@ -38,6 +39,9 @@ pub struct Saved {
     /// Stations learned, as of the last save.
     #[serde(default)]
     pub stations: Vec<SavedStation>,
+    /// What is bound at ports.
+    #[serde(default)]
+    pub bound: BTreeMap<PortId, Bound>,
     /// The wanted access lists, as they are written; see [`Saved::store`].
     #[serde(default, skip_serializing)]
     access: Arc<AccessModel>,

@@ -1,6 +1,7 @@
 mod access;
 mod captures;
 mod changes;
+mod guards;
 mod learning;
 mod peers;
 mod restart;

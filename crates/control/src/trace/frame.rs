@@ -68,6 +68,11 @@ impl Frame {
         FlowKey::new(in_port, &self.parse())
     }
 
+    /// Its first bytes, and how many it has.
+    pub(crate) fn bytes(&self) -> (&[u8], usize) {
+        (&self.headers, self.length)
+    }
+
     fn parse(&self) -> Parsed {
         Parsed::parse(&self.headers, self.length)
     }

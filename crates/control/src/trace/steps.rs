@@ -72,6 +72,7 @@ impl Scene<'_> {
             let next = match step {
                 Step::Addresses(why) => end(TraceStage::Frame, *why, reason(*why)),
                 Step::Segment(found) => self.segment(key, *found),
+                Step::Guard(why) => end(TraceStage::Source, *why, reason(*why)),
                 Step::Source { barred } => self.source(key, *barred, decision),
                 Step::Unfiltered => step_unfiltered(),
                 Step::Lists(asked) => {

@@ -12,6 +12,7 @@ use policy::MAX_SEGMENTS;
 use port::counters::MAX_PORTS;
 
 use super::device::{device, place_of_interface};
+use super::guard;
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
 use super::{API_SOCKET, socket_path};
@@ -145,7 +146,7 @@ impl At {
     }
 
     /// Blames one element of this key's list.
-    fn item(self, item: usize, expected: impl Into<String>, found: String) -> Invalid {
+    pub(super) fn item(self, item: usize, expected: impl Into<String>, found: String) -> Invalid {
         Invalid {
             item: Some(item),
             ..self.wrong(expected, found)
@@ -260,6 +261,7 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
         threads(At(place, "vcpu_threads"), port.vcpu_threads.as_deref())?;
         membership(place, port, state)?;
         mac(At(place, "mac"), port.mac.as_deref())?;
+        guard::check(i, &port.guard)?;
     }
     Ok(())
 }
@@ -367,15 +369,20 @@ fn one_of_segments(state: &WantedState) -> String {
     format!("{} ({}{more})", expect::SEGMENT, names.join(", "))
 }
 
-/// An informational MAC address must be one that a guest can have.
+/// A MAC address must be one that a guest can have.
 fn mac(at: At, mac: Option<&str>) -> Result<(), Invalid> {
-    let Some(text) = mac else { return Ok(()) };
+    match mac.and_then(not_a_station) {
+        Some(found) => Err(at.wrong(expect::MAC, found)),
+        None => Ok(()),
+    }
+}
+
+/// What a text is, if not the address of a station.
+pub(super) fn not_a_station(text: &str) -> Option<String> {
     match parse_mac(text) {
-        Some([0, 0, 0, 0, 0, 0]) => Err(at.wrong(expect::MAC, "the zero address")),
-        Some(mac) if mac[0] & 1 == 1 => {
-            Err(at.wrong(expect::MAC, format!("the group address {}", quoted(text))))
-        }
-        Some(_) => Ok(()),
-        None => Err(at.wrong(expect::MAC, quoted(text))),
+        Some([0, 0, 0, 0, 0, 0]) => Some("the zero address".to_owned()),
+        Some(mac) if mac[0] & 1 == 1 => Some(format!("the group address {}", quoted(text))),
+        Some(_) => None,
+        None => Some(quoted(text)),
     }
 }

@@ -35,6 +35,9 @@ pub(crate) mod expect {
     pub(crate) const SEGMENT: &str = "the name of a segment";
     pub(crate) const TRUNK: &str = "an array of names of segments";
     pub(crate) const MAC: &str = "a unicast MAC address like \"52:54:00:00:00:01\"";
+    pub(crate) const GUARD: &str = "the table [port.guard]";
+    pub(crate) const GUARD_MACS: &str = "\"any\", \"learned-once\", or an array of 1 to 64 unicast MAC addresses like \"52:54:00:00:00:01\"";
+    pub(crate) const GUARD_ADDRESSES: &str = "\"any\", \"learned-once\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
     pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
     pub(crate) const MTU: &str = "an integer from 68 to 9216";
 }
@@ -66,6 +69,8 @@ pub enum Place {
     Acl(usize),
     /// The rule with the second index in the access list with the first.
     Rule(usize, usize),
+    /// The guard of the port with this index.
+    Guard(usize),
 }
 
 impl Place {
@@ -84,6 +89,7 @@ impl Place {
             Self::AclDefault(at) => format!("access.defaults[{at}]."),
             Self::Acl(at) => format!("access.lists[{at}]."),
             Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
+            Self::Guard(at) => format!("ports[{at}].guard."),
         };
         let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
         format!("{table}{key}{item}")
@@ -104,6 +110,7 @@ impl Place {
             Self::AclDefault(_) => "acl_default",
             Self::Acl(_) => "acl",
             Self::Rule(..) => "acl.rule",
+            Self::Guard(_) => "port.guard",
         };
         if key.is_empty() {
             table.to_owned()

@@ -3,7 +3,8 @@
 use channel::records::Answer;
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
-use policy::{Action, DECISION_MASK};
+use policy::guard::{Guard, Guards, Macs};
+use policy::{Action, DECISION_MASK, Program};
 use port::PortId;
 use port::counters::Counters;
 use testkit::driver::Shape;
@@ -56,6 +57,8 @@ pub(crate) struct Scenario {
     mask: FlowMask,
     /// The receiver reads nothing: its buffers are used up before frames are counted.
     dead: bool,
+    /// The sender's port is guarded, as those of guests are where nothing is said.
+    guarded: bool,
 }
 
 const PLAIN: Scenario = Scenario {
@@ -65,10 +68,11 @@ const PLAIN: Scenario = Scenario {
     round: 64,
     mask: DECISION_MASK,
     dead: false,
+    guarded: false,
 };
 
 /// All of them. Sizes are those of the frame, from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 10] = [
+pub(crate) const SCENARIOS: [Scenario; 12] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -107,6 +111,17 @@ pub(crate) const SCENARIOS: [Scenario; 10] = [
     Scenario {
         name: "split-64-deep-flow",
         mask: DEEP,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-guarded",
+        guarded: true,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-1500-guarded",
+        frames: || bytes(1500),
+        guarded: true,
         ..PLAIN
     },
     Scenario {
@@ -165,6 +180,9 @@ impl Scenario {
     /// When a frame does not arrive.
     pub(crate) fn replay(&self) {
         let mut scene = Scene::new(self.options());
+        if self.guarded {
+            scene.guard();
+        }
         let frames = (self.frames)();
         frames.iter().for_each(|f| scene.install(&f.0, &self.mask));
         let mut sent = frames.iter().cycle();
@@ -226,6 +244,19 @@ impl Scene {
             receiver,
             got: Vec::new(),
         }
+    }
+
+    /// Guards the sender's port.
+    fn guard(&mut self) {
+        let guard = Guard {
+            macs: Macs::Learned,
+            no_dhcp_server: true,
+            no_router: true,
+            ..Guard::default()
+        };
+        let guards = Guards::from_iter([(SENDER, guard)]);
+        self.switch
+            .set_program(Program::default().with_guards(guards));
     }
 
     /// Caches the frame's flow, as control's answer does.

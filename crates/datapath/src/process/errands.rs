@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use channel::switching::{Report, Station, StationUse};
+use policy::guard::Bound;
 use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
 
@@ -63,9 +64,14 @@ impl Process {
         self.begin(number, None, Errand::Stations { within_ms })
     }
 
-    /// Forgets the flows that would be decided otherwise with these stations.
-    pub(super) fn check_flows(&mut self, number: u64, stations: &[Station]) -> Progress {
-        let known = Arc::new(Known::new(stations));
+    /// Forgets the flows that would be decided otherwise with these stations, and this bound at ports.
+    pub(super) fn check_flows(
+        &mut self,
+        number: u64,
+        stations: &[Station],
+        bound: &[(PortId, Bound)],
+    ) -> Progress {
+        let known = Arc::new(Known::new(stations, bound));
         self.begin(number, None, Errand::Check(known))
     }
 

@@ -7,7 +7,6 @@ use channel::records::Upcall;
 use policy::Action;
 use port::{BatchLimit, Port, PortId};
 use wire::flow::FlowKey;
-use wire::packet::Parsed;
 
 use super::{Switch, UpcallSink};
 use crate::guest::GuestPort;
@@ -105,17 +104,15 @@ impl Switch<GuestPort> {
         self.batch.deepen(index);
         let (headers, payload, _) = self.batch.split(index);
         let frame_len = headers.as_slice().len() as u32 + payload.len();
-        let key = FlowKey::new(
-            from.0,
-            &Parsed::parse(headers.as_slice(), frame_len as usize),
-        );
+        let headers = headers.as_slice();
+        let key = self.fabric.exact_key(from, headers, frame_len as usize, 0);
         if asked.is_due(&key, now) {
             self.figures.upcalls += 1;
             upcalls.send(&Upcall {
                 id: self.parking.number(),
                 key: *key.words(),
                 frame_len,
-                headers: headers.as_slice().to_vec(),
+                headers: headers.to_vec(),
             });
         }
     }

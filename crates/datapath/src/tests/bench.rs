@@ -12,6 +12,7 @@ use std::sync::Arc;
 use channel::records::{Answer, Upcall};
 use channel::switching::Station;
 use policy::acl::{Names, Rules};
+use policy::guard::{Guard, Guards};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
 use port::loopback::LoopbackPort;
@@ -376,6 +377,17 @@ impl Bench {
         let program = self
             .program
             .with_rules(compiled.rules, self.program.epoch() + 1);
+        self.run(program);
+    }
+
+    /// The guest of a port may send no more than this.
+    pub(super) fn set_guard(&mut self, port: u32, guard: Guard) {
+        let rules = self.program.rules().clone();
+        let program = self.program.with_rules(rules, self.program.epoch() + 1);
+        self.run(program.with_guards(Guards::from_iter([(PortId(port), guard)])));
+    }
+
+    fn run(&mut self, program: Program) {
         let outdated = program.outdated(&self.program);
         self.program = program;
         self.switch
@@ -391,7 +403,7 @@ impl Bench {
             mac: mac.0,
             port: *port,
         });
-        Arc::new(Known::new(&known.collect::<Vec<_>>()))
+        Arc::new(Known::new(&known.collect::<Vec<_>>(), &[]))
     }
 
     /// Control has all flows checked.

@@ -52,7 +52,7 @@ fn a_check_with_what_control_knows_forgets_what_is_wrong() {
     let [a, b] = &mut guests;
     talk(a, b, 20);
     assert_eq!(host.flows(), 2);
-    let check = |stations: &[Station]| Order::Check(stations.to_vec());
+    let check = |stations: &[Station]| Order::Check(stations.to_vec(), Vec::new());
     host.order(check(&[1, 2].map(station)), &[]).expect("done");
     assert_eq!(host.flows(), 2);
     // Without station 2, frames to it would be flooded.

@@ -1,6 +1,7 @@
 //! The arguments. Help, completions and the man page come from here too.
 
 mod capture;
+mod guard;
 mod segment;
 mod trace;
 
@@ -153,10 +154,10 @@ pub(super) enum Port {
         output: Output,
     },
     /// Add a port
-    Add(Add),
+    Add(Box<Add>),
     /// Change a port
     #[command(override_usage = "lasthop port set <NAME> <CHANGES>...")]
-    Set(Set),
+    Set(Box<Set>),
     /// Remove a port; its guest loses the connection
     Remove {
         /// The port
@@ -202,7 +203,7 @@ pub(super) struct Add {
     /// Who opens the connection: Lasthop is the server or the client
     #[arg(long, value_enum, default_value = "server")]
     role: RoleArg,
-    /// The guest's MAC address, informational; that of a TAP port's interface
+    /// The guest's MAC address, and the one that it may use if --macs does not say otherwise; that of a TAP port's interface
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
     /// The MTU that the guest is offered, and that of a TAP port's interface, in bytes
@@ -214,6 +215,8 @@ pub(super) struct Add {
     /// Its part of the switch's time, compared with other ports that want more than there is
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
+    #[command(flatten)]
+    guard: guard::Guard,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -237,6 +240,7 @@ impl Add {
             address: self.address.clone(),
             netns: self.netns.clone(),
             vcpu_threads: self.vcpu_threads.clone(),
+            guard: self.guard.spec(),
         }
     }
 }
@@ -270,7 +274,7 @@ pub(super) struct Changes {
     /// Who opens the connection; the guest loses it
     #[arg(long, value_enum)]
     role: Option<RoleArg>,
-    /// The guest's MAC address, informational
+    /// The guest's MAC address, and the one that it may use if --macs does not say otherwise
     #[arg(long, value_name = "MAC", value_parser = mac)]
     mac: Option<String>,
     /// Forget the MAC address
@@ -285,6 +289,8 @@ pub(super) struct Changes {
     /// Its part of the switch's time, compared with other ports that want more than there is
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
+    #[command(flatten)]
+    guard: guard::Guard,
 }
 
 impl Changes {
@@ -299,6 +305,7 @@ impl Changes {
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
+            guard: self.guard.patch(),
         }
     }
 }

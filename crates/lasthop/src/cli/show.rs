@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::v1::{
-    DriverStatus, FdbDocument, GuestStateStatus, GuestStates, PortStats, PortStatus, ProcessStatus,
-    SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
+    Allowed, DriverStatus, FdbDocument, GuardStatus, GuestStateStatus, GuestStates, PortStats,
+    PortStatus, ProcessStatus, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    Work,
 };
 
 use super::tables::Column::{Number, Text};
@@ -159,11 +160,34 @@ pub(super) fn port(port: &PortStatus) -> String {
         ("memory", bytes(port.memory_bytes)),
         ("features", features),
     ]);
+    lines.extend(guard(&port.guard));
     if port.vcpu_threads > 0 {
         lines.push(("processors", several(port.vcpu_threads.into(), "thread")));
     }
     lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
     facts(&lines)
+}
+
+/// What a port's guest may send.
+fn guard(guard: &GuardStatus) -> [(&'static str, String); 4] {
+    let bound = match guard.bound.is_empty() {
+        true => String::new(),
+        false => format!(" (bound: {})", guard.bound.join(", ")),
+    };
+    let may = |yes: bool| if yes { "allowed" } else { "not allowed" };
+    [
+        ("macs", format!("{}{bound}", allowed(&guard.macs))),
+        ("addresses", allowed(&guard.addresses)),
+        ("dhcp server", may(guard.dhcp_server).to_owned()),
+        ("router", may(guard.router).to_owned()),
+    ]
+}
+
+fn allowed(allowed: &Allowed) -> String {
+    match allowed {
+        Allowed::Word(word) => word.as_str().to_owned(),
+        Allowed::List(all) => all.join(", "),
+    }
 }
 
 /// What a port has cost the switch.

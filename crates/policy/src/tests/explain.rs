@@ -15,7 +15,9 @@ fn conclusion(steps: &[Step]) -> Action {
     let (mut receivers, mut allowed) = (0, 0);
     for step in steps {
         match step {
-            Step::Addresses(reason) | Step::Segment(Err(reason)) => return Action::Drop(*reason),
+            Step::Addresses(reason) | Step::Segment(Err(reason)) | Step::Guard(reason) => {
+                return Action::Drop(*reason);
+            }
             Step::Source { barred: true } => return Action::Drop(DropReason::MacClaim),
             Step::Segment(Ok(_)) | Step::Source { .. } | Step::Unfiltered => {}
             Step::Lists(asked) if asked.direction == Direction::FromGuest => {

@@ -133,7 +133,11 @@ pub(super) fn any_table() -> impl Strategy<Value = Table> {
         prop::collection::hash_map((any_segment(), any_mac()), port(), 0..20),
         prop::collection::hash_set((any_segment(), any_mac(), port()), 0..20),
     )
-        .prop_map(|(learned, barred)| Table { learned, barred })
+        .prop_map(|(learned, barred)| Table {
+            learned,
+            barred,
+            ..Table::default()
+        })
 }
 
 pub(super) fn any_key() -> impl Strategy<Value = FlowKey> {

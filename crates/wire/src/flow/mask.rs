@@ -18,6 +18,7 @@ impl FlowMask {
     pub const ETHERNET: Self = Self::NONE
         .with_in_port()
         .with_vlan()
+        .with_conduct()
         .with_ethertype()
         .with_dmac()
         .with_smac();
@@ -52,6 +53,12 @@ impl FlowMask {
     #[must_use]
     pub const fn with_vlan(self) -> Self {
         self.with(VLAN)
+    }
+
+    /// What a frame does counts, see [`Conduct`].
+    #[must_use]
+    pub const fn with_conduct(self) -> Self {
+        self.with(CONDUCT)
     }
 
     /// The EtherType counts.

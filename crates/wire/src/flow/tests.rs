@@ -173,6 +173,7 @@ fn all_fields_together_leave_only_the_reserved_bits() {
     let all = FlowMask::NONE
         .with_in_port()
         .with_vlan()
+        .with_conduct()
         .with_ethertype()
         .with_dmac()
         .with_smac()

@@ -7,9 +7,10 @@ use std::{
 };
 
 /// Every field with its name, for masks.
-const FIELDS: [(&str, Field); 11] = [
+const FIELDS: [(&str, Field); 12] = [
     ("in_port", IN_PORT),
     ("vlan", VLAN),
+    ("conduct", CONDUCT),
     ("ethertype", ETHERTYPE),
     ("dmac", DMAC),
     ("smac", SMAC),
@@ -33,6 +34,9 @@ impl Debug for FlowKey {
         d.field("smac", &self.smac())
             .field("dmac", &self.dmac())
             .field("ethertype", &self.ethertype());
+        if self.conduct() != Conduct::Ordinary {
+            d.field("conduct", &self.conduct());
+        }
         if self.src_ip() != 0 || self.dst_ip() != 0 {
             self.fmt_addresses(&mut d);
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DEFAULT_SEGMENT, present};
+use super::{DEFAULT_SEGMENT, GuardPatch, GuardSpec, present};
 
 /// What kind of attachment a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -100,7 +100,7 @@ pub struct PortSpec {
     /// The segments of a trunk port, instead of `segment`: told apart by their VLAN tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Vec<String>>,
-    /// The guest's MAC address, informational; a TAP port's interface gets it.
+    /// The guest's MAC address: a guest may use no other, unless `guard` says so; a TAP port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
@@ -127,6 +127,9 @@ pub struct PortSpec {
     /// need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_threads: Option<String>,
+    /// What the guest may send.
+    #[serde(default, skip_serializing_if = "GuardSpec::is_default")]
+    pub guard: GuardSpec,
 }
 
 impl PortSpec {
@@ -156,6 +159,7 @@ impl PortSpec {
             address: None,
             netns: None,
             vcpu_threads: None,
+            guard: GuardSpec::default(),
         }
     }
 
@@ -211,6 +215,14 @@ pub struct PortPatch {
     /// The new weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
+    /// What else the guest may send; `null` takes away all that was said of it.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<GuardPatch>)]
+    pub guard: Option<Option<GuardPatch>>,
 }
 
 /// The weight of a port that says nothing.

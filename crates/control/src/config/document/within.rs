@@ -1,10 +1,14 @@
 //! The tables within the table of the switch, and that of the metrics.
 
-use api::v1::{BatchingSpec, MetricsSpec, Offload};
-use toml::de::DeTable;
+use api::v1::{BatchingSpec, Enabled, MetricsSpec, Offload};
+use toml::de::{DeTable, DeValue};
 
-use super::{BATCHING_KEYS, Fault, Lines, METRICS_KEYS, OFFLOAD_KEYS, Table};
+use super::{Fault, Lines, Table};
 use crate::wanted::{Place, expect};
+
+const BATCHING_KEYS: &[&str] = &["enabled", "period_us", "threshold"];
+const OFFLOAD_KEYS: &[&str] = &["enabled", "mark", "hysteresis_us", "cores"];
+const METRICS_KEYS: &[&str] = &["listen"];
 
 pub(super) fn batching(
     table: &DeTable<'_>,
@@ -30,7 +34,7 @@ pub(super) fn offload(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Resu
     let mut table = Table::open(table, at, Place::Offload, OFFLOAD_KEYS, lines)?;
     let default = Offload::default();
     Ok(Offload {
-        enabled: table.enabled()?,
+        enabled: enabled(&mut table)?,
         mark: table.number("mark", expect::MARK)?.unwrap_or(default.mark),
         hysteresis_us: table
             .number("hysteresis_us", expect::HYSTERESIS)?
@@ -48,4 +52,18 @@ pub(super) fn metrics(
     Ok(MetricsSpec {
         listen: table.text("listen", expect::LISTEN)?,
     })
+}
+
+/// Whether helpers are wanted, or the word that leaves it to the switch.
+fn enabled(table: &mut Table<'_, '_>) -> Result<Enabled, Fault> {
+    const KEY: &str = "enabled";
+    let Some(value) = table.value(KEY) else {
+        return Ok(Enabled::default());
+    };
+    match value.get_ref() {
+        DeValue::Boolean(true) => Ok(Enabled::Yes),
+        DeValue::Boolean(false) => Ok(Enabled::No),
+        DeValue::String(text) if text == "auto" => Ok(Enabled::Auto),
+        _ => Err(table.wrong(value, KEY, expect::ENABLED)),
+    }
 }

@@ -7,13 +7,15 @@ use api::v1::{
     TracedFlow,
 };
 use channel::flows::{FoundFlow, MAX_KEYS};
+use policy::guard::Bound;
 use policy::{Decision, Lookup, SegmentId, Step, explain};
 use port::PortId;
 use wire::expression::FrameText;
 use wire::{FlowKey, MacAddr};
 
+use crate::engine::guards::Known;
 use crate::engine::{Engine, documents, unavailable};
-use crate::learning::{Hearing, View};
+use crate::learning::Hearing;
 use crate::trace::frame::{self, Frame};
 use crate::trace::steps::{self, Scene};
 use crate::trace::{Names, flow};
@@ -30,7 +32,7 @@ struct Question {
 }
 
 /// The forwarding database, once the frame has been heard: its port is barred from its source.
-struct Barring<'a>(View<'a>);
+struct Barring<'a>(Known<'a>);
 
 impl Lookup for Barring<'_> {
     fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
@@ -39,6 +41,10 @@ impl Lookup for Barring<'_> {
 
     fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
         true
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        self.0.bound(port)
     }
 }
 
@@ -64,8 +70,11 @@ impl Engine {
         let port = self.saved.ports.get(&spec.name).copied();
         let port = port.ok_or_else(|| Problem::internal("a port without a number"))?;
         let questions = self.questions(request, port, spec)?;
-        let keys = questions.iter().map(|q| q.frame.key(port.0));
-        let keys: Vec<FlowKey> = keys.collect();
+        let key_of = |question: &Question| {
+            let (headers, length) = question.frame.bytes();
+            self.guarded_key(question.frame.key(port.0), headers, length)
+        };
+        let keys: Vec<FlowKey> = questions.iter().map(key_of).collect();
         let words = keys.iter().map(|key| *key.words()).collect();
         let flows = self.switch.find_flows(words).map_err(unavailable)?;
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
@@ -249,15 +258,14 @@ impl Engine {
     /// The decision that an upcall with this key would get now, and its steps.
     fn foresee(&self, key: &FlowKey) -> (Decision, Vec<Step>) {
         let (now, port) = (self.now(), PortId(key.in_port()));
-        let view = self.fdb.at(now);
-        let explained = explain(&self.program, &view, key);
+        let explained = explain(&self.program, &self.known(now), key);
         // An upcall's source is learned, and then it is decided once more.
         let heard = explained
             .0
             .learn
             .map(|(segment, mac)| self.fdb.foresee(now, segment, mac, port));
         match heard {
-            Some(Hearing::Barred) => explain(&self.program, &Barring(view), key),
+            Some(Hearing::Barred) => explain(&self.program, &Barring(self.known(now)), key),
             _ => explained,
         }
     }

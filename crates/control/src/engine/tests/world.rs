@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::v1::{PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
+use api::v1::{GuardSpec, PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, WantedState};
 use channel::capture::{self, CaptureOrder, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::flows::{CachedFlow, FoundFlow};
@@ -21,6 +21,7 @@ use channel::switching::{
     Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
 };
+use policy::guard::Bound;
 use policy::{Action, DECISION_MASK, Lookup, Outdated, Program, SegmentId, decide};
 use port::PortId;
 use wire::MacAddr;
@@ -71,7 +72,7 @@ fn is_outdated(outdated: &Outdated, key: &FlowKey, flow: &Flow) -> bool {
 }
 
 /// Where stations are, as control says.
-struct Known(Vec<Station>);
+struct Known(Vec<Station>, Vec<(PortId, Bound)>);
 
 impl Lookup for Known {
     fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
@@ -82,6 +83,11 @@ impl Lookup for Known {
 
     fn is_barred(&self, _: SegmentId, _: MacAddr, _: PortId) -> bool {
         false
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        let found = self.1.iter().find(|(at, _)| *at == port);
+        found.map(|(_, bound)| *bound).unwrap_or_default()
     }
 }
 
@@ -94,6 +100,8 @@ pub(super) struct Switch {
     pub(super) program: Program,
     /// What came with each program.
     pub(super) outdated: Vec<Option<Outdated>>,
+    /// All ports are up.
+    pub(super) guests_are_there: bool,
     /// By key: all flows of control have the same mask.
     pub(super) flows: BTreeMap<[u64; 8], Flow>,
     /// Taken back by control, so far.
@@ -162,10 +170,11 @@ impl Switch {
         });
     }
 
-    fn state_of(config: &PortConfig) -> PortState {
+    fn state_of(&self, config: &PortConfig) -> PortState {
         PortState {
             config: config.clone(),
             phase: match config.role {
+                _ if self.guests_are_there => PortPhase::Up,
                 Role::Server => PortPhase::Waiting,
                 Role::Client => PortPhase::Dialing,
             },
@@ -232,8 +241,8 @@ impl Switch {
     }
 
     /// Forgets what would be decided otherwise.
-    fn check(&mut self, stations: Vec<Station>) {
-        let (known, program) = (Known(stations), self.program.clone());
+    fn check(&mut self, stations: Vec<Station>, bound: Vec<(PortId, Bound)>) {
+        let (known, program) = (Known(stations, bound), self.program.clone());
         self.forget(|key, flow| {
             let right = decide(&program, &known, key);
             (right.action, right.segment) != (flow.action, flow.segment)
@@ -279,7 +288,6 @@ impl Switch {
                 self.within.push(within_ms);
                 self.report_stations(link, within_ms);
             }
-            Order::Check(stations) => self.check(stations),
             Order::FindFlows(keys) => {
                 let keys = keys.iter().enumerate();
                 let found = keys.filter_map(|(question, words)| {
@@ -304,8 +312,13 @@ impl Switch {
             }
             Order::Capture(order) => self.capture(link, &order),
             Order::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
+            Order::Check(stations, bound) => self.check(stations, bound),
             Order::PortStates => {
-                let states: Vec<_> = self.ports.values().map(Self::state_of).collect();
+                let states: Vec<_> = self
+                    .ports
+                    .values()
+                    .map(|port| self.state_of(port))
+                    .collect();
                 let figures = SwitchFigures {
                     flows: self.flows.len() as u64,
                     ..SwitchFigures::default()
@@ -326,7 +339,7 @@ fn short(order: &Order) -> Option<String> {
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::RemovePort(id) => format!("remove {}", id.0),
         Order::Stations { .. }
-        | Order::Check(_)
+        | Order::Check(..)
         | Order::PortStates
         | Order::FindFlows(_)
         | Order::Flows(_) => return None,
@@ -563,6 +576,17 @@ impl World {
         Saved::load(&self.state).unwrap()
     }
 
+    /// Another document in the state file.
+    pub(super) fn store(&self, saved: &mut Saved) {
+        saved.store(&self.state).unwrap();
+    }
+
+    /// The switch reports something.
+    pub(super) fn report(&self, report: &Report) {
+        let end = self.ends[0].try_clone().unwrap();
+        Link::<Report, Request>::new(end).send(report, &[]).unwrap();
+    }
+
     pub(super) fn pass(&self, time: Duration) {
         self.clock.fetch_add(time.as_millis() as u64, Relaxed);
     }
@@ -715,10 +739,11 @@ pub(super) fn key(port: u32, from: u8, to: u8) -> FlowKey {
         .with_dmac(mac(to))
 }
 
-/// An access port in a segment.
+/// An access port in a segment, whose guest may be many.
 pub(super) fn port(name: &str, segment: &str) -> PortSpec {
     PortSpec {
         segment: Some(segment.to_owned()),
+        guard: GuardSpec::open(),
         ..PortSpec::vhost_user(name, format!("{name}.sock"))
     }
 }

@@ -1,0 +1,208 @@
+//! Guards: what is bound at ports, and frames that are decided one by one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use api::v1::{GuardStatus, PortSpec};
+use channel::records::Upcall;
+use channel::switching::{PortPhase, StationUse};
+use policy::guard::{Addresses, Bound, Guard, Guards, Macs};
+use policy::{Action, CompileError, Decision, Lookup, Model, Program, SegmentId, decide};
+use port::{DropReason, PortId};
+use wire::conduct::Neighbour;
+use wire::{Conduct, FlowKey, MacAddr};
+
+use super::Engine;
+use crate::learning::View;
+use crate::wanted;
+
+/// What is known for decisions: stations, and what is bound.
+pub(super) struct Known<'a> {
+    stations: View<'a>,
+    bound: &'a BTreeMap<PortId, Bound>,
+}
+
+impl Lookup for Known<'_> {
+    fn port_of(&self, segment: SegmentId, mac: MacAddr) -> Option<PortId> {
+        self.stations.port_of(segment, mac)
+    }
+
+    fn is_barred(&self, segment: SegmentId, mac: MacAddr, port: PortId) -> bool {
+        self.stations.is_barred(segment, mac, port)
+    }
+
+    fn bound(&self, port: PortId) -> Bound {
+        self.bound.get(&port).copied().unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// What is known now.
+    pub(super) fn known(&self, now: Duration) -> Known<'_> {
+        Known {
+            stations: self.fdb.at(now),
+            bound: &self.saved.bound,
+        }
+    }
+
+    /// The program that is wanted, under this epoch, without access lists.
+    pub(super) fn compiled(&mut self, model: &Model, epoch: u64) -> Result<Program, CompileError> {
+        let program = Program::compile(model, epoch)?;
+        let specs = self.saved.wanted.ports.clone();
+        let guards = specs.iter().map(|spec| {
+            let id = self.saved.port_id(&spec.name);
+            (id, wanted::guard_of(spec))
+        });
+        let guards: Guards = guards.collect();
+        Ok(program.with_guards(guards))
+    }
+
+    /// What a port's guest may send, and what is bound there.
+    pub(super) fn guard_status(&self, spec: &PortSpec, id: Option<PortId>) -> GuardStatus {
+        let bound = id.and_then(|id| self.saved.bound.get(&id)).copied();
+        let bound = bound.unwrap_or_default();
+        let mac = bound.mac.map(|mac| MacAddr(mac).to_string());
+        let v4 = bound.v4.map(|v4| v4.to_string());
+        let v6 = [bound.link_local, bound.v6];
+        let v6 = v6.into_iter().flatten().map(|v6| v6.to_string());
+        GuardStatus {
+            bound: mac.into_iter().chain(v4).chain(v6).collect(),
+            ..wanted::guard_status(spec)
+        }
+    }
+
+    /// The key of a frame as this program sees it: the switch may have asked when it had another.
+    pub(super) fn key_of(&self, upcall: &Upcall) -> FlowKey {
+        self.guarded_key(
+            upcall.flow_key(),
+            &upcall.headers,
+            upcall.frame_len as usize,
+        )
+    }
+
+    /// The same of a frame that begins with these bytes.
+    pub(super) fn guarded_key(&self, key: FlowKey, headers: &[u8], frame_len: usize) -> FlowKey {
+        let guard = self.program.guard(PortId(key.in_port()));
+        if guard.is_open() || headers.is_empty() {
+            return key;
+        }
+        let conduct = Conduct::of(headers, frame_len);
+        let key = key.with_conduct(conduct);
+        match guard.asks_one_by_one(conduct) {
+            // In the switch there is a number that keeps such frames apart.
+            true => key.with_l4_ports(0, 0),
+            false => key,
+        }
+    }
+
+    /// Decides about a frame, and learns from it. `true`: about it alone, and others with its key are to be asked about.
+    pub(super) fn judge(
+        &mut self,
+        upcall: &Upcall,
+        key: &FlowKey,
+        now: Duration,
+    ) -> (Decision, bool) {
+        let decision = decide(&self.program, &self.known(now), key);
+        let Some((segment, mac)) = decision.learn else {
+            return (decision, false);
+        };
+        self.inquiries.seen.note(now, segment, key);
+        let port = PortId(key.in_port());
+        let guard = self.program.guard(port);
+        let alone = guard.asks_one_by_one(key.conduct());
+        let said = alone.then(|| Neighbour::in_frame(&upcall.headers, upcall.frame_len as usize));
+        let claims = said.flatten().and_then(|said| said.claims);
+        let bound = self.known(now).bound(port);
+        if claims.is_some_and(|address| !guard.may_claim(&bound, IpAddr::V6(address))) {
+            let refused = Decision {
+                action: Action::Drop(DropReason::SpoofedNeighbour),
+                learn: None,
+                ..decision
+            };
+            return (refused, true);
+        }
+        let new = guard.bind(&bound, key, claims);
+        if new != bound {
+            self.saved.bound.insert(port, new);
+            self.unsaved_move = true;
+            tracing::info!(port = self.port_name(port), ?new, "bound");
+        }
+        let effects = self.fdb.learn(now, segment, mac, port);
+        if effects.is_empty() && new == bound {
+            return (decision, alone);
+        }
+        self.carry_out(effects);
+        (decide(&self.program, &self.known(now), key), alone)
+    }
+
+    /// Forgets what was bound where a port's guard has changed. The switch has forgotten its flows.
+    pub(super) fn guard_changed(&mut self, port: PortId, old: &Guard) {
+        let new = self.program.guard(port);
+        if new == old {
+            return;
+        }
+        let (macs, addresses) = (
+            new.macs == Macs::Learned,
+            new.addresses == old.addresses && new.addresses != Addresses::Any,
+        );
+        if let Some(bound) = self.saved.bound.get_mut(&port) {
+            let kept = *bound;
+            *bound = Bound {
+                mac: kept.mac.filter(|_| macs),
+                v4: kept.v4.filter(|_| addresses),
+                link_local: kept.link_local.filter(|_| addresses),
+                v6: kept.v6.filter(|_| addresses),
+            };
+        }
+    }
+
+    /// Takes over what was bound. A switch that was there all the time says who has left since.
+    pub(super) fn adopt_bound(
+        &mut self,
+        uses: &[StationUse],
+        switch_is_new: bool,
+    ) -> std::io::Result<()> {
+        let (states, _) = self.switch.port_states()?;
+        for state in states {
+            match state.phase {
+                PortPhase::Waiting | PortPhase::Dialing if switch_is_new => {}
+                PortPhase::Waiting | PortPhase::Dialing => {
+                    self.saved.bound.remove(&state.config.id);
+                }
+                _ => drop(self.connected.insert(state.config.id)),
+            }
+        }
+        // What was bound just before the end is not in the file, but has flows.
+        for StationUse { station, .. } in uses {
+            if self.program.guard(station.port).macs == Macs::Learned {
+                let bound = self.saved.bound.entry(station.port).or_default();
+                bound.mac.get_or_insert(station.mac);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is bound ends with the connection: the next guest is another.
+    pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) {
+        match phase {
+            PortPhase::Waiting | PortPhase::Dialing => {
+                if self.connected.remove(&port) {
+                    self.unbind(port);
+                }
+            }
+            PortPhase::Connected | PortPhase::Up | PortPhase::Faulted => {
+                self.connected.insert(port);
+            }
+        }
+    }
+
+    /// Nothing is bound at a port any more.
+    pub(super) fn unbind(&mut self, port: PortId) {
+        if self.saved.bound.remove(&port).is_some() {
+            self.unsaved_move = true;
+            self.forget_flows(port);
+            self.answers.ring_bell();
+        }
+    }
+}

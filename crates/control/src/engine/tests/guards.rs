@@ -1,0 +1,159 @@
+//! Guards: what is bound, for how long, and what of it survives.
+
+use api::v1::{Allowed, AllowedWord, GuardPatch, GuardSpec, PortPatch, PortSpec};
+use channel::records::{Answer, mask_from_words};
+use channel::switching::{PortPhase, Report};
+use policy::Action;
+use port::{DropReason, PortId};
+use wire::{EtherType, FlowKey, FlowMask};
+
+use super::super::Engine;
+use super::world::{World, flood, key, mac, port};
+
+fn guarded(guard: GuardSpec) -> PortSpec {
+    PortSpec {
+        guard,
+        ..port("a", "default")
+    }
+}
+
+/// Port 0 is guarded so, port 1 not at all.
+fn world(guard: GuardSpec) -> World {
+    let world = World::new(vec![guarded(guard), port("b", "default")]);
+    world.switch().guests_are_there = true;
+    world
+}
+
+/// The answer to an upcall, whatever it looks at.
+fn asked(world: &World, engine: &mut Engine, key: FlowKey) -> Action {
+    assert!(world.send_upcall(7, key));
+    while engine.answer_upcalls().unwrap() {}
+    match world.answers().pop() {
+        Some(Answer::Install { action, mask, .. }) => {
+            assert!(mask_from_words(&mask).covers(&FlowMask::NONE.with_ethertype()));
+            action
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn drops(reason: DropReason) -> Action {
+    Action::Drop(reason)
+}
+
+const SPOOFED: Action = Action::Drop(DropReason::SpoofedMac);
+
+#[test]
+fn the_first_source_is_bound_and_stays_bound_when_control_dies() {
+    let mut world = world(GuardSpec::default());
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(0));
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    world.seconds(&mut engine, 2);
+    assert_eq!(world.saved().bound[&PortId(0)].mac, Some(mac(1).0));
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    assert_eq!(world.frame(&mut engine, key(0, 3, 255)), SPOOFED);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(0));
+    // A minute later everything is checked.
+    world.seconds(&mut engine, 61);
+    assert!(world.cached().len() >= 3, "{:?}", world.cached());
+}
+
+#[test]
+fn what_was_bound_just_before_the_end_is_known_by_its_flow() {
+    let mut world = world(GuardSpec::default());
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(0));
+    world.settle(&mut engine);
+    world.answers();
+    let mut saved = world.saved();
+    saved.bound.clear();
+    drop(engine);
+    world.store(&mut saved);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+}
+
+#[test]
+fn who_connects_next_is_another() {
+    let mut world = world(GuardSpec::default());
+    let mut engine = world.start().unwrap();
+    let phase = |world: &World, engine: &mut Engine, phase| {
+        world.report(&Report::Phase {
+            port: PortId(0),
+            phase,
+            reason: None,
+        });
+        world.settle(engine);
+        world.answers();
+    };
+    phase(&world, &mut engine, PortPhase::Up);
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(0));
+    // A guest that resets its driver is the same one.
+    phase(&world, &mut engine, PortPhase::Connected);
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    phase(&world, &mut engine, PortPhase::Waiting);
+    phase(&world, &mut engine, PortPhase::Up);
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), flood(0));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), SPOOFED);
+}
+
+#[test]
+fn a_change_is_in_force_at_once_and_costs_others_nothing() {
+    let mut world = world(GuardSpec::default());
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(1, 5, 255)), flood(0));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 255)), flood(0));
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    let others = || key(1, 5, 255).masked(&policy::DECISION_MASK);
+    let any = |macs| PortPatch {
+        guard: Some(Some(GuardPatch {
+            macs: Some(macs),
+            ..GuardPatch::default()
+        })),
+        ..PortPatch::default()
+    };
+    let word = Some(Allowed::Word(AllowedWord::Any));
+    let status = engine.set_port("a", &any(word)).unwrap();
+    assert_eq!(status.name, "a");
+    world.settle(&mut engine);
+    world.answers();
+    assert!(world.switch().flows.contains_key(others().words()));
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), flood(0));
+    let list = Some(Allowed::List(vec!["52:54:00:00:00:03".to_owned()]));
+    engine.set_port("a", &any(list)).unwrap();
+    world.settle(&mut engine);
+    world.answers();
+    assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    assert_eq!(world.frame(&mut engine, key(0, 3, 255)), flood(0));
+    assert!(world.switch().flows.contains_key(others().words()));
+    let bad = Some(Allowed::List(vec!["x".to_owned()]));
+    let problem = engine.set_port("a", &any(bad)).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("macs"));
+    assert_eq!(world.frame(&mut engine, key(0, 3, 255)), flood(0));
+}
+
+#[test]
+fn addresses_are_bound_and_others_are_refused() {
+    let guard = GuardSpec {
+        addresses: Some(Allowed::Word(AllowedWord::LearnedOnce)),
+        ..GuardSpec::default()
+    };
+    let mut world = world(guard);
+    let mut engine = world.start().unwrap();
+    let from = |last: u8| -> FlowKey {
+        key(0, 1, 255)
+            .with_ethertype(EtherType::IPV4)
+            .with_src_ip(u128::from(0x0a00_0000 + u32::from(last)))
+    };
+    assert_eq!(asked(&world, &mut engine, from(5)), flood(0));
+    let refused = drops(DropReason::SpoofedAddress);
+    assert_eq!(asked(&world, &mut engine, from(6)), refused);
+    world.seconds(&mut engine, 2);
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(asked(&world, &mut engine, from(6)), refused);
+    assert_eq!(asked(&world, &mut engine, from(5)), flood(0));
+}

@@ -1,0 +1,84 @@
+//! What frames of guarded ports do, for their keys.
+//!
+//! Almost every frame shows in its first bytes that it does nothing a guard asks about. Only one that does not is looked at
+//! further; so a guarded port needs no more of a frame than another, as long as no flow looks above Ethernet.
+
+use port::{Port, PortId};
+use wire::Conduct;
+use wire::conduct::is_ordinary;
+use wire::flow::FlowKey;
+use wire::packet::Parsed;
+
+use super::Switch;
+use crate::fabric::Fabric;
+
+impl<P: Port> Fabric<P> {
+    /// Everything of a frame that a decision may look at. One that is decided alone must not share its key with another: it is
+    /// numbered, where ICMPv6 has no ports.
+    pub(super) fn exact_key(
+        &self,
+        from: PortId,
+        headers: &[u8],
+        len: usize,
+        number: u64,
+    ) -> FlowKey {
+        let key = FlowKey::new(from.0, &Parsed::parse(headers, len));
+        let guard = self.program.guard(from);
+        if guard.is_open() {
+            return key;
+        }
+        let conduct = Conduct::of(headers, len);
+        let key = key.with_conduct(conduct);
+        match guard.asks_one_by_one(conduct) {
+            true => key.with_l4_ports((number >> 16) as u16, number as u16),
+            false => key,
+        }
+    }
+}
+
+impl<P: Port> Switch<P> {
+    /// Whether it has to be known what frames of this port do.
+    #[inline]
+    pub(super) fn screens(&self, from: PortId) -> bool {
+        !self.fabric.program.guard(from).is_open()
+    }
+
+    /// What a frame does.
+    #[inline]
+    pub(super) fn conduct(&mut self, index: usize) -> Conduct {
+        match is_ordinary(self.batch.frames()[index].headers.as_slice()) {
+            true => Conduct::Ordinary,
+            false => self.look_closer(index),
+        }
+    }
+
+    #[cold]
+    fn look_closer(&mut self, index: usize) -> Conduct {
+        self.batch.deepen(index);
+        let len = self.batch.frames()[index].len() as usize;
+        Conduct::of(self.batch.frames()[index].headers.as_slice(), len)
+    }
+
+    /// How many frames, from the one at `index` on, are of the train that begins with one of this key and these words; see
+    /// [`port::Batch::train`]. Of a port that is screened, up to the first one that has to be looked at.
+    #[inline]
+    pub(super) fn train(
+        &self,
+        key: &FlowKey,
+        screened: bool,
+        index: usize,
+        words: (u64, u64),
+    ) -> usize {
+        if !screened {
+            return self.batch.train(index, words);
+        }
+        if key.conduct() != Conduct::Ordinary {
+            return 0;
+        }
+        let frames = self.batch.frames().get(index..).unwrap_or_default();
+        let goes_on = |frame: &&port::Frame| {
+            frame.ethernet_words() == Some(words) && is_ordinary(frame.headers.as_slice())
+        };
+        frames.iter().take_while(goes_on).count()
+    }
+}

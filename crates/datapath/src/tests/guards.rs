@@ -1,0 +1,135 @@
+//! Guards: a frame that does what its guest may not is told from those that it travels with.
+
+use policy::guard::{Guard, Macs};
+use port::{DropReason, Offload};
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+
+use super::bench::{BLUE, Bench, Move::*};
+
+/// No access list looks at ports but for one address, so that whole headers are parsed.
+const DEEP: &str = "
+[[acl]]
+name = 'out'
+direction = 'from-guest'
+ports = ['p1']
+[[acl.rule]]
+name = 'udp'
+action = 'drop'
+protocol = 'udp'
+destination = ['10.0.0.9']
+destination_ports = [9]
+";
+
+fn host() -> Guard {
+    Guard {
+        macs: Macs::Only(vec![mac(1)]),
+        no_dhcp_server: true,
+        no_router: true,
+        ..Guard::default()
+    }
+}
+
+fn bench(access: &str) -> Bench {
+    let mut bench = Bench::new();
+    for port in [1, 2, 3] {
+        bench.learn(BLUE, mac(port as u8), port);
+    }
+    if !access.is_empty() {
+        bench.set_access(access);
+    }
+    bench.set_guard(1, host());
+    bench
+}
+
+fn honest(number: u8) -> Vec<u8> {
+    udp(&Flow::v4(1, 2), &[number; 58])
+}
+
+/// With the Ethernet header of an honest frame.
+fn offer() -> Vec<u8> {
+    let flow = Flow {
+        src_port: 67,
+        dst_port: 68,
+        ..Flow::v4(1, 2)
+    };
+    udp(&flow, &[2; 58])
+}
+
+/// Frames of one batch.
+fn send(bench: &mut Bench, frames: &[Vec<u8>]) {
+    for frame in frames {
+        bench.port(1).push(frame, Offload::default());
+    }
+    bench.serve(1);
+}
+
+fn goes_with_the_others(access: &str) {
+    let mut bench = bench(access);
+    bench.send_and_decide(1, &honest(0));
+    bench.port(2).frames();
+    let frames = [honest(1), honest(2), offer(), offer(), honest(3)];
+    let passed = [honest(1), honest(2), honest(3)];
+    send(&mut bench, &frames);
+    assert_eq!(bench.port(2).frames(), passed, "{access}");
+    let denied = Drop(1, DropReason::DhcpServer, 2);
+    bench.step(&[denied], |b| assert_eq!(b.decide(), 1));
+    let count = frames.len() as u64;
+    let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+    bench.step(
+        &[From(1, count, bytes), Hits(count), denied, To(2, 3, 300)],
+        |b| {
+            send(b, &frames);
+        },
+    );
+    assert_eq!(bench.port(2).frames(), passed, "{access}, from the cache");
+    // At a port without a guard the same is nothing special.
+    bench.set_guard(3, host());
+    send(&mut bench, &frames);
+    bench.decide();
+    assert_eq!(bench.port(2).frames().len(), frames.len());
+}
+
+#[test]
+fn a_servers_frame_in_a_train_of_others_is_told_from_them() {
+    goes_with_the_others("");
+    goes_with_the_others(DEEP);
+}
+
+#[test]
+fn what_the_first_bytes_do_not_show_is_looked_for_behind_them() {
+    let mut bench = bench("");
+    // DHCP behind options of IPv4 that fill the header.
+    let mut packet = vec![
+        0x4f, 0, 0, 100, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    packet.extend([1; 40]);
+    packet.extend([0, 67, 0, 68, 0, 40, 0, 0]);
+    packet.extend([0; 32]);
+    let hidden = ethernet(mac(2), mac(1), 0x0800, &packet);
+    let harmless = [&packet[..60], &[0, 7, 0, 7], &packet[64..]].concat();
+    let plain = ethernet(mac(2), mac(1), 0x0800, &harmless);
+    bench.send_and_decide(1, &plain);
+    assert_eq!(bench.port(2).frames(), std::slice::from_ref(&plain));
+    let count = |bench: &mut Bench| {
+        bench.send_and_decide(1, &hidden);
+        bench.port(2).frames().len()
+    };
+    assert_eq!((count(&mut bench), count(&mut bench)), (0, 0));
+    bench.send(1, &plain);
+    assert_eq!(bench.port(2).frames(), [plain]);
+}
+
+#[test]
+fn a_spoofed_source_makes_one_flow_of_nothing_above_ethernet() {
+    let mut bench = bench("");
+    let spoofed = |n: u8| ethernet(BROADCAST, mac(9), 0x0800, &[n; 60]);
+    let denied = Drop(1, DropReason::SpoofedMac, 1);
+    bench.step(&[From(1, 1, 74), Misses(1), Upcalls(1), denied], |b| {
+        b.send_and_decide(1, &spoofed(1));
+    });
+    bench.step(&[From(1, 1, 74), Hits(1), denied], |b| {
+        b.send(1, &spoofed(2))
+    });
+    assert_eq!(bench.switch.figures().flows, 1);
+    assert!(!bench.switch.flows.looks_above_ethernet());
+}

@@ -1,0 +1,422 @@
+//! Guards: a guest that says what is not true is heard by nobody, each lie counted by its name, and its honest frames go on.
+
+use std::net::Ipv6Addr;
+use std::time::{Duration, Instant};
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::stats::Stats;
+use e2e::traffic::{ping, reachable};
+use e2e::turn;
+use e2e::wait::within;
+use testkit::{FakeGuest, GuestConfig};
+use wire::build::PacketBuilder;
+use wire::{EtherType, MacAddr};
+
+/// The switch, and an observer who may be anybody; `guard` is that of the guest under suspicion.
+fn config(guard: &str) -> String {
+    format!(
+        r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+{guard}
+
+[[port]]
+name = "observer"
+kind = "vhost-user"
+socket = "observer.sock"
+guard = {{ macs = "any", dhcp_server = true, router = true }}
+"#
+    )
+}
+
+const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const ALL: MacAddr = MacAddr::BROADCAST;
+/// How long a frame may take to arrive.
+const SOON: Duration = Duration::from_secs(10);
+
+fn ip6(text: &str) -> Ipv6Addr {
+    text.parse().expect("an address")
+}
+
+/// A guest under suspicion, and one who hears what it sends.
+struct Scene {
+    lasthop: Lasthop,
+    guest: FakeGuest,
+    observer: FakeGuest,
+    /// Of the honest frames.
+    number: u16,
+}
+
+impl Scene {
+    fn new(guard: &str) -> Self {
+        let lasthop = Lasthop::start(&config(guard));
+        let connect = |name: &str| {
+            let config = GuestConfig::default();
+            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+        };
+        let (guest, observer) = (connect("vm1.sock"), connect("observer.sock"));
+        Self {
+            lasthop,
+            guest,
+            observer,
+            number: 0,
+        }
+    }
+
+    fn send(&mut self, frame: &PacketBuilder) {
+        self.guest
+            .send(&frame.clone().pad_to(60).build())
+            .expect("the guest can send");
+    }
+
+    /// Sends a frame that is to arrive, and gives all that arrived until it did.
+    fn until_heard(&mut self, frame: &PacketBuilder) -> usize {
+        let sent = frame.clone().pad_to(60).build();
+        self.guest.send(&sent).expect("the guest can send");
+        let mut others = 0;
+        while let Some(got) = self
+            .observer
+            .recv(SOON)
+            .expect("the device keeps the rules")
+        {
+            if got.frame == sent {
+                return others;
+            }
+            others += 1;
+        }
+        panic!("the frame did not arrive: {}", self.lasthop.ok(&["stats"]));
+    }
+
+    /// An honest frame of the guest; each is another one.
+    fn honest(&mut self) -> PacketBuilder {
+        self.number += 1;
+        let packet = PacketBuilder::new(OWN, ALL).ipv4([10, 0, 0, 1], [10, 0, 0, 9]);
+        packet.udp(4000, 4000).payload(&self.number.to_be_bytes())
+    }
+
+    /// Sends all of these, several times; nothing of them arrives, and all are counted under this name.
+    fn refused(&mut self, reason: &str, frames: &[PacketBuilder]) {
+        const TIMES: usize = 3;
+        let before = self.lasthop.stats();
+        for frame in (0..TIMES).flat_map(|_| frames) {
+            self.send(frame);
+        }
+        self.drops(&before, reason, TIMES * frames.len());
+        let honest = self.honest();
+        assert_eq!(self.until_heard(&honest), 0, "{reason}");
+    }
+
+    /// Waits until so many frames of the guest were dropped, all for this reason: control may have to be asked first.
+    fn drops(&self, before: &Stats, reason: &str, count: usize) {
+        let key = format!("vm1.drops.{reason}");
+        let mut moved = Stats::default();
+        let done = within(SOON, || {
+            moved = self.lasthop.stats().since(before);
+            (moved.get(&key) >= count as u64).then_some(())
+        });
+        assert!(done.is_some(), "{count} {reason}: {moved:?}");
+        assert_eq!(moved.drops(), [(reason, count as u64)].into(), "{moved:?}");
+    }
+
+    /// Each of these arrives.
+    fn passed(&mut self, frames: &[PacketBuilder]) {
+        for frame in frames {
+            assert_eq!(self.until_heard(frame), 0, "{frame:?}");
+        }
+    }
+
+    /// Applies a configuration with this guard.
+    fn apply(&self, guard: &str) {
+        let file = self.lasthop.socket("new.toml");
+        std::fs::write(&file, config(guard)).expect("the file can be written");
+        self.lasthop.ok(&["apply", &file.display().to_string()]);
+    }
+
+    fn kill_control(&self) {
+        let before = self.lasthop.pid("lasthop-control").expect("control runs");
+        self.lasthop.kill_control();
+        self.lasthop.wait_control(before);
+    }
+}
+
+fn spoofed() -> PacketBuilder {
+    PacketBuilder::new(OTHER, ALL)
+        .ipv4([10, 0, 0, 2], [10, 0, 0, 9])
+        .udp(1, 2)
+}
+
+fn arp(mac: MacAddr, sender: [u8; 4]) -> PacketBuilder {
+    PacketBuilder::new(mac, ALL).arp_request(sender, [10, 0, 0, 9])
+}
+
+/// ARP that the guest sends in its own name, about somebody else's address.
+fn poison() -> PacketBuilder {
+    let others = PacketBuilder::new(OTHER, ALL).arp(2, [10, 0, 0, 2], ALL, [10, 0, 0, 2]);
+    PacketBuilder::new(OWN, ALL)
+        .ethertype(EtherType::ARP)
+        .payload(&others.build()[14..])
+}
+
+/// An advertisement of `target` that says: I am at `mac`.
+fn advertisement(target: &str, mac: MacAddr) -> PacketBuilder {
+    let option = [&[2, 1][..], &mac.0].concat();
+    let body = [&ip6(target).octets()[..], &option].concat();
+    PacketBuilder::new(OWN, MacAddr([0x33, 0x33, 0, 0, 0, 1]))
+        .ipv6(ip6("fe80::1"), ip6("ff02::1"))
+        .ttl(255)
+        .icmp(136, 0, [0x20, 0, 0, 0])
+        .payload(&body)
+}
+
+fn router_advertisement() -> PacketBuilder {
+    PacketBuilder::new(OWN, MacAddr([0x33, 0x33, 0, 0, 0, 1]))
+        .ipv6(ip6("fe80::1"), ip6("ff02::1"))
+        .ttl(255)
+        .icmp(134, 0, [64, 0, 7, 8])
+        .payload(&[0; 8])
+}
+
+fn offer() -> PacketBuilder {
+    PacketBuilder::new(OWN, ALL)
+        .ipv4([10, 0, 0, 1], [255; 4])
+        .udp(67, 68)
+        .payload(&[2; 240])
+}
+
+fn offer6() -> PacketBuilder {
+    PacketBuilder::new(OWN, OTHER)
+        .ipv6(ip6("fe80::1"), ip6("fe80::2"))
+        .udp(547, 546)
+        .payload(&[2; 40])
+}
+
+/// ARP behind LLC and SNAP, and behind a tag that means nothing.
+fn wrapped() -> [PacketBuilder; 2] {
+    let arp = &arp(OWN, [10, 0, 0, 2]).build()[12..];
+    let frame = |ethertype, before: &[u8]| {
+        let payload = [before, arp].concat();
+        PacketBuilder::new(OWN, ALL)
+            .ethertype(EtherType(ethertype))
+            .payload(&payload)
+    };
+    [frame(36, &[0xaa, 0xaa, 3, 0, 0, 0]), frame(0x88a8, &[0, 0])]
+}
+
+#[test]
+fn a_guest_of_which_nothing_is_said_is_one_host() {
+    let turn = turn();
+    let mut scene = Scene::new("");
+    turn.step("what a host sends");
+    let honest = scene.honest();
+    scene.passed(&[
+        honest,
+        arp(OWN, [10, 0, 0, 1]),
+        advertisement("fe80::1", OWN),
+    ]);
+
+    turn.step("what it does not");
+    scene.refused("spoofed-mac", &[spoofed(), arp(OTHER, [10, 0, 0, 2])]);
+    let lies = [poison(), advertisement("fe80::1", OTHER)];
+    scene.refused("spoofed-neighbour", &lies);
+    scene.refused("dhcp-server", &[offer(), offer6()]);
+    scene.refused("router-advert", &[router_advertisement()]);
+    scene.refused("unreadable", &wrapped());
+
+    turn.step("control dies, and knows what was bound");
+    scene.kill_control();
+    let third = PacketBuilder::new(MacAddr([2, 0, 0, 0, 0, 3]), ALL);
+    scene.refused("spoofed-mac", &[spoofed(), third]);
+    scene.refused("dhcp-server", &[offer()]);
+
+    turn.step("the switch dies");
+    scene.lasthop.kill_switch();
+    scene.heard_again();
+    scene.refused("spoofed-mac", &[spoofed()]);
+
+    turn.step("it may be a router and a server now, and is still one host");
+    scene.apply("guard = { dhcp_server = true, router = true }");
+    scene.passed(&[offer(), offer6(), router_advertisement()]);
+    scene.refused("spoofed-mac", &[spoofed()]);
+    scene.apply("");
+    scene.refused("dhcp-server", &[offer()]);
+
+    turn.step("it may be anybody");
+    scene.apply("guard = { macs = \"any\" }");
+    scene.passed(&[spoofed(), poison()]);
+    scene.refused("router-advert", &[router_advertisement()]);
+    scene.lasthop.stop();
+    turn.step("done");
+}
+
+impl Scene {
+    /// The switch was killed: until its successor is there frames may be lost, but none is heard that must not be.
+    fn heard_again(&mut self) {
+        let end = Instant::now() + SOON;
+        loop {
+            let honest = self.honest();
+            self.send(&spoofed());
+            self.send(&honest);
+            let heard = self.observer.recv(Duration::from_millis(100));
+            if let Some(got) = heard.expect("the device keeps the rules") {
+                assert_eq!(got.frame[6..12], OWN.0, "somebody else was heard");
+                break;
+            }
+            assert!(Instant::now() < end, "nobody is heard");
+        }
+        let honest = self.honest();
+        self.until_heard(&honest);
+    }
+}
+
+#[test]
+fn another_guest_at_the_same_port_is_another_host() {
+    let turn = turn();
+    let mut scene = Scene::new("");
+    let honest = scene.honest();
+    scene.passed(&[honest]);
+    scene.refused("spoofed-mac", &[spoofed()]);
+    turn.step("the connection ends, and another guest comes");
+    scene.guest.disconnect().expect("the guest leaves");
+    scene.lasthop.wait_port("vm1", "waiting");
+    scene
+        .guest
+        .reconnect(&scene.lasthop.socket("vm1.sock"))
+        .expect("the port takes a guest");
+    scene.passed(&[spoofed()]);
+    let before = scene.lasthop.stats();
+    let first = scene.honest();
+    scene.send(&first);
+    scene.passed(&[spoofed()]);
+    scene.drops(&before, "spoofed-mac", 1);
+    scene.lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn a_guest_has_the_addresses_of_its_list() {
+    let turn = turn();
+    let guard =
+        r#"guard = { macs = ["02:00:00:00:00:01"], addresses = ["10.0.0.1", "2001:db8::/64"] }"#;
+    let mut scene = Scene::new(guard);
+    let v4 = |src: [u8; 4]| {
+        PacketBuilder::new(OWN, ALL)
+            .ipv4(src, [10, 0, 0, 9])
+            .udp(1, 2)
+    };
+    let v6 = |src: &str| {
+        PacketBuilder::new(OWN, OTHER)
+            .ipv6(ip6(src), ip6("2001:db8::9"))
+            .udp(1, 2)
+    };
+    let discover = PacketBuilder::new(OWN, ALL)
+        .ipv4([0; 4], [255; 4])
+        .udp(68, 67);
+    let probe = |target: [u8; 4]| PacketBuilder::new(OWN, ALL).arp_request([0; 4], target);
+
+    turn.step("what is its own");
+    scene.passed(&[
+        v4([10, 0, 0, 1]),
+        arp(OWN, [10, 0, 0, 1]),
+        probe([10, 0, 0, 1]),
+        discover,
+        v6("fe80::1"),
+        v6("2001:db8::7"),
+        advertisement("2001:db8::7", OWN),
+        advertisement("fe80::1", OWN),
+    ]);
+
+    turn.step("what is another's");
+    let others = [
+        v4([10, 0, 0, 2]),
+        v4([192, 168, 0, 1]),
+        v4([0; 4]),
+        v6("2001:db9::1"),
+        v6("fe80::2"),
+        v6("::"),
+    ];
+    scene.refused("spoofed-address", &others);
+    let claims = [
+        arp(OWN, [10, 0, 0, 2]),
+        probe([10, 0, 0, 2]),
+        advertisement("2001:db9::1", OWN),
+        advertisement("fe80::2", OWN),
+    ];
+    scene.refused("spoofed-neighbour", &claims);
+    turn.step("a lie behind a true one that is the same up to its target");
+    for _ in 0..20 {
+        let before = scene.lasthop.stats();
+        scene.send(&advertisement("2001:db8::7", OWN));
+        scene.send(&advertisement("2001:db9::1", OWN));
+        scene.drops(&before, "spoofed-neighbour", 1);
+        let heard = scene.observer.recv_count(1, SOON);
+        let heard = heard.expect("the true one arrives");
+        assert_eq!(heard[0].frame, advertisement("2001:db8::7", OWN).build());
+        let honest = scene.honest();
+        scene.passed(&[honest]);
+    }
+
+    turn.step("control dies, and the list changes");
+    scene.kill_control();
+    scene.refused("spoofed-address", &others);
+    scene.apply(r#"guard = { macs = ["02:00:00:00:00:01"], addresses = ["10.0.0.0/24"] }"#);
+    scene.passed(&[v4([10, 0, 0, 2]), arp(OWN, [10, 0, 0, 3])]);
+    scene.refused("spoofed-address", &[v6("2001:db8::7")]);
+    scene.lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn real_guests_are_hosts_and_a_lying_one_is_not_heard() {
+    let turn = turn();
+    let lasthop = Lasthop::start(
+        r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+guard = { addresses = ["10.0.0.1"] }
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+"#,
+    );
+    turn.step("boot two guests");
+    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+        .ip("10.0.0.2/24")
+        .start();
+    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    turn.step("they reach one another, over IPv4 and IPv6");
+    assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
+    assert_eq!(ping(&mut vm2, "10.0.0.1", 20).lost(), 0);
+    turn.step("an address that is not its own");
+    vm1.run("ip address add 10.0.0.77/24 dev eth0");
+    let before = lasthop.stats();
+    assert!(!reachable(&mut vm2, "10.0.0.77"));
+    let moved = lasthop.stats().since(&before);
+    assert!(moved.get("vm1.drops.spoofed-neighbour") > 0, "{moved:?}");
+    turn.step("a hardware address that is not its own");
+    let before = lasthop.stats();
+    vm2.run(
+        "ip link set eth0 down; ip link set eth0 address 02:aa:00:00:00:99; ip link set eth0 up",
+    );
+    assert!(!reachable(&mut vm2, "10.0.0.1"));
+    let moved = lasthop.stats().since(&before);
+    assert!(moved.get("vm2.drops.spoofed-mac") > 0, "{moved:?}");
+    lasthop.stop();
+    turn.step("done");
+}

@@ -1,0 +1,466 @@
+//! Guards: each sentence of their rules, and that a decision is true for all frames that its mask lets share it.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use wire::flow::KeyState;
+use wire::{Conduct, EtherType, FlowMask};
+
+use super::*;
+use crate::guard::{Addresses, Bound, Guard, Guards, Macs, Network};
+use crate::{Action, Decision, DropReason, decide};
+
+/// Port 1 is guarded so.
+fn guarded(guard: Guard) -> Program {
+    program().with_guards(Guards::from_iter([(PortId(1), guard)]))
+}
+
+fn net(text: &str) -> Network {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> u128 {
+    match text.parse().unwrap() {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+fn only(networks: &[&str]) -> Guard {
+    Guard {
+        addresses: Addresses::Only(networks.iter().map(|text| net(text)).collect()),
+        ..Guard::default()
+    }
+}
+
+/// A frame of port 1 to everybody.
+fn frame() -> FlowKey {
+    key(1, None, mac(1), MacAddr::BROADCAST)
+}
+
+fn packet(ethertype: EtherType, src: &str, dst: &str) -> FlowKey {
+    let key = frame().with_ethertype(ethertype);
+    key.with_src_ip(ip(src)).with_dst_ip(ip(dst))
+}
+
+fn v4(src: &str) -> FlowKey {
+    packet(EtherType::IPV4, src, "10.9.9.9").with_ip_proto(6)
+}
+
+fn v6(src: &str) -> FlowKey {
+    packet(EtherType::IPV6, src, "ff02::1").with_ip_proto(58)
+}
+
+fn arp(sender: &str, target: &str) -> FlowKey {
+    packet(EtherType::ARP, sender, target).with_ip_proto(1)
+}
+
+fn decided(guard: &Guard, bound: Bound, key: &FlowKey) -> Decision {
+    let table = Table {
+        bound: [(PortId(1), bound)].into(),
+        ..Table::default()
+    };
+    decide(&guarded(guard.clone()), &table, key)
+}
+
+/// Why a frame is dropped; none if it is not.
+fn refused(guard: &Guard, bound: Bound, key: &FlowKey) -> Option<DropReason> {
+    let decision = decided(guard, bound, key);
+    assert_eq!(
+        decision.learn.is_some(),
+        matches!(decision.action, Action::Flood { .. })
+    );
+    match decision.action {
+        Action::Drop(reason) => Some(reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_guest_has_its_own_address_alone() {
+    let nothing = Bound::default();
+    let bound = Bound {
+        mac: Some(mac(1).0),
+        ..nothing
+    };
+    let spoofed = Some(DropReason::SpoofedMac);
+    let other = key(1, None, mac(2), MacAddr::BROADCAST);
+    let configured = Guard {
+        macs: Macs::Only(vec![mac(1).0, mac(3).0]),
+        ..Guard::default()
+    };
+    assert_eq!(refused(&configured, nothing, &frame()), None);
+    assert_eq!(refused(&configured, nothing, &other), spoofed);
+    let learned = Guard {
+        macs: Macs::Learned,
+        ..Guard::default()
+    };
+    assert_eq!(refused(&learned, nothing, &frame()), None);
+    assert_eq!(learned.bind(&nothing, &frame(), None), bound);
+    assert_eq!(learned.bind(&bound, &other, None), bound, "once");
+    assert_eq!(refused(&learned, bound, &frame()), None);
+    assert_eq!(refused(&learned, bound, &other), spoofed);
+    // Another port has no guard.
+    let elsewhere = other.with_in_port(2);
+    assert_eq!(refused(&configured, nothing, &elsewhere), None);
+}
+
+#[test]
+fn what_a_frame_does_is_allowed_or_not() {
+    let refused =
+        |guard: &Guard, conduct| refused(guard, Bound::default(), &frame().with_conduct(conduct));
+    let guest = Guard {
+        macs: Macs::Learned,
+        no_dhcp_server: true,
+        no_router: true,
+        ..Guard::default()
+    };
+    let all = [
+        (Conduct::Ordinary, None),
+        (Conduct::Neighbour, None),
+        (Conduct::FalseNeighbour, Some(DropReason::SpoofedNeighbour)),
+        (Conduct::DhcpServer, Some(DropReason::DhcpServer)),
+        (Conduct::Router, Some(DropReason::RouterAdvert)),
+        (Conduct::Unreadable, Some(DropReason::Unreadable)),
+    ];
+    for (conduct, reason) in all {
+        assert_eq!(refused(&guest, conduct), reason);
+        assert_eq!(refused(&Guard::default(), conduct), None);
+    }
+    let server = Guard {
+        no_dhcp_server: false,
+        ..guest.clone()
+    };
+    assert_eq!(refused(&server, Conduct::DhcpServer), None);
+    let router = Guard {
+        no_router: false,
+        ..guest.clone()
+    };
+    assert_eq!(refused(&router, Conduct::Router), None);
+    // VRRP answers for an address that is not the frame's.
+    let bridge = Guard {
+        macs: Macs::Any,
+        ..guest
+    };
+    assert_eq!(refused(&bridge, Conduct::FalseNeighbour), None);
+    assert!(refused(&bridge, Conduct::Unreadable).is_some());
+}
+
+#[test]
+fn a_guard_of_ethernet_looks_at_ethernet_alone() {
+    let guest = Guard {
+        macs: Macs::Learned,
+        no_dhcp_server: true,
+        no_router: true,
+        ..Guard::default()
+    };
+    for key in [
+        frame(),
+        v4("10.0.0.1"),
+        frame().with_conduct(Conduct::Router),
+    ] {
+        let decision = decided(&guest, Bound::default(), &key);
+        assert_eq!(decision.mask, crate::DECISION_MASK);
+    }
+    assert!(FlowMask::ETHERNET.covers(&crate::DECISION_MASK));
+}
+
+#[test]
+fn addresses_are_those_of_the_list() {
+    let guard = only(&["10.0.0.5", "10.1.0.0/16", "2001:db8::5"]);
+    let refused = |key| refused(&guard, Bound::default(), &key);
+    let spoofed = Some(DropReason::SpoofedAddress);
+    for mine in ["10.0.0.5", "10.1.2.3"] {
+        assert_eq!(refused(v4(mine)), None);
+        assert_eq!(refused(arp(mine, "10.0.0.9")), None);
+    }
+    assert_eq!(refused(v6("2001:db8::5")), None);
+    for others in ["10.0.0.6", "10.2.0.1", "255.255.255.255", "127.0.0.1"] {
+        assert_eq!(refused(v4(others)), spoofed, "{others}");
+        assert_eq!(
+            refused(arp(others, "10.0.0.9")),
+            Some(DropReason::SpoofedNeighbour)
+        );
+    }
+    assert_eq!(refused(v6("2001:db8::6")), spoofed);
+    assert_eq!(refused(v6("ff02::1")), spoofed);
+    assert_eq!(refused(frame().with_ethertype(EtherType(0x88cc))), None);
+    let malformed = v4("0.0.0.0").with_state(KeyState::L3_MALFORMED);
+    assert_eq!(refused(malformed), spoofed);
+}
+
+#[test]
+fn nobody_is_who_has_no_address_yet() {
+    let guard = only(&["10.0.0.5", "2001:db8::5"]);
+    let refused = |key| refused(&guard, Bound::default(), &key);
+    let spoofed = Some(DropReason::SpoofedAddress);
+    let discover = || {
+        let key = packet(EtherType::IPV4, "0.0.0.0", "255.255.255.255");
+        key.with_ip_proto(17).with_l4_ports(68, 67)
+    };
+    assert_eq!(refused(discover()), None);
+    assert_eq!(refused(discover().with_l4_ports(69, 67)), spoofed);
+    assert_eq!(refused(discover().with_dst_ip(ip("10.0.0.9"))), spoofed);
+    assert_eq!(refused(discover().with_state(KeyState::FRAGMENT)), spoofed);
+    assert_eq!(refused(v4("0.0.0.0")), spoofed);
+    assert_eq!(refused(arp("0.0.0.0", "10.0.0.5")), None, "a probe");
+    let probe = arp("0.0.0.0", "10.0.0.6");
+    assert_eq!(refused(probe), Some(DropReason::SpoofedNeighbour));
+    let nobody = |kind: u16| v6("::").with_l4_flags(kind << 8);
+    assert_eq!((refused(nobody(133)), refused(nobody(143))), (None, None));
+    assert_eq!(refused(nobody(135).with_conduct(Conduct::Neighbour)), None);
+    assert_eq!(refused(nobody(128)), spoofed);
+    assert_eq!(refused(nobody(133).with_ip_proto(17)), spoofed);
+}
+
+#[test]
+fn the_first_addresses_are_bound() {
+    let guard = Guard {
+        addresses: Addresses::Learned,
+        ..Guard::default()
+    };
+    let mut bound = Bound::default();
+    for nothing in [frame(), arp("0.0.0.0", "10.0.0.5"), v6("::")] {
+        bound = guard.bind(&bound, &nothing, None);
+        assert_eq!(bound, Bound::default());
+    }
+    for first in [
+        arp("10.0.0.5", "10.0.0.9"),
+        v6("fe80::5"),
+        v6("2001:db8::5"),
+    ] {
+        assert_eq!(refused(&guard, bound, &first), None);
+        bound = guard.bind(&bound, &first, None);
+        assert_eq!(refused(&guard, bound, &first), None);
+    }
+    for second in [v4("10.0.0.6"), v6("fe80::6"), v6("2001:db8::6")] {
+        assert_eq!(guard.bind(&bound, &second, None), bound);
+        assert_eq!(
+            refused(&guard, bound, &second),
+            Some(DropReason::SpoofedAddress)
+        );
+    }
+    let claims = Some("fe80::7".parse().unwrap());
+    let claimed = guard.bind(&Bound::default(), &v6("::"), claims);
+    assert_eq!(claimed.link_local, claims);
+    assert!(!guard.may_claim(&claimed, "fe80::8".parse().unwrap()));
+}
+
+#[test]
+fn a_host_has_one_link_local_address_besides_those_of_the_list() {
+    let guard = only(&["2001:db8::/64"]);
+    let bound = guard.bind(&Bound::default(), &v6("fe80::5"), None);
+    assert_eq!(refused(&guard, bound, &v6("fe80::5")), None);
+    let spoofed = Some(DropReason::SpoofedAddress);
+    assert_eq!(refused(&guard, bound, &v6("fe80::6")), spoofed);
+    let listed = only(&["fe80::7"]);
+    assert_eq!(
+        listed.bind(&Bound::default(), &v6("fe80::5"), None),
+        Bound::default()
+    );
+    assert_eq!(refused(&listed, Bound::default(), &v6("fe80::5")), spoofed);
+}
+
+#[test]
+fn a_flood_of_false_addresses_costs_few_flows() {
+    let guard = only(&["10.0.0.5", "192.168.0.0/16"]);
+    let mut flows = HashSet::new();
+    let mut masks = HashSet::new();
+    let mut random = 1u64;
+    for _ in 0..100_000 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let source = u128::from((random >> 32) as u32);
+        let key = v4("10.0.0.5").with_src_ip(source);
+        let decision = decided(&guard, Bound::default(), &key);
+        flows.insert(key.masked(&decision.mask));
+        masks.insert(*decision.mask.words());
+    }
+    assert!(flows.len() < 1100, "{}", flows.len());
+    assert!(masks.len() <= 5, "{}", masks.len());
+}
+
+#[test]
+fn networks_are_read_and_written() {
+    for text in [
+        "10.0.0.5",
+        "10.0.0.0/24",
+        "0.0.0.0/0",
+        "2001:db8::/64",
+        "::/0",
+        "fe80::1",
+    ] {
+        assert_eq!(net(text).to_string(), text);
+    }
+    for wrong in [
+        "",
+        "10.0.0.5/24",
+        "10.0.0.0/33",
+        "::1/64",
+        "::/129",
+        "10.0.0.0/+8",
+        "a",
+        "1.2.3.4/",
+    ] {
+        assert!(wrong.parse::<Network>().is_err(), "{wrong}");
+    }
+}
+
+fn any_ip(v6: bool) -> impl Strategy<Value = u128> {
+    // Addresses that are near one another, and those that mean something.
+    let known = if v6 {
+        vec![
+            "::",
+            "fe80::1",
+            "fe80::2",
+            "2001:db8::1",
+            "2001:db8:0:1::",
+            "ff02::1",
+            "2001:db9::",
+        ]
+    } else {
+        vec![
+            "0.0.0.0",
+            "10.0.0.1",
+            "10.0.0.2",
+            "10.0.1.0",
+            "10.1.0.0",
+            "255.255.255.255",
+            "0.1.0.0",
+        ]
+    };
+    let known: Vec<u128> = known.into_iter().map(ip).collect();
+    let width = if v6 { u128::MAX } else { u128::from(u32::MAX) };
+    let flipped = (prop::sample::select(known.clone()), 0..128u32);
+    prop_oneof![
+        prop::sample::select(known),
+        flipped.prop_map(move |(ip, bit)| (ip ^ 1 << bit) & width),
+        any::<u128>().prop_map(move |ip| ip & width),
+    ]
+}
+
+fn any_network() -> impl Strategy<Value = Network> {
+    prop::sample::select(vec![
+        "10.0.0.1",
+        "10.0.0.0/24",
+        "10.0.0.0/15",
+        "0.0.0.0/0",
+        "2001:db8::1",
+        "2001:db8::/63",
+        "fe80::1",
+        "fe80::/10",
+        "::/0",
+    ])
+    .prop_map(net)
+}
+
+fn any_guard() -> impl Strategy<Value = Guard> {
+    let macs = prop_oneof![
+        Just(Macs::Any),
+        Just(Macs::Learned),
+        Just(Macs::Only(vec![mac(1).0])),
+    ];
+    let addresses = prop_oneof![
+        Just(Addresses::Any),
+        Just(Addresses::Learned),
+        prop::collection::vec(any_network(), 1..4).prop_map(Addresses::Only),
+    ];
+    (macs, addresses, any::<bool>(), any::<bool>()).prop_map(
+        |(macs, addresses, no_dhcp_server, no_router)| Guard {
+            macs,
+            addresses,
+            no_dhcp_server,
+            no_router,
+        },
+    )
+}
+
+fn any_frame() -> impl Strategy<Value = FlowKey> {
+    (0..4usize).prop_flat_map(|kind| {
+        let v6 = kind == 1;
+        let protocol = prop::sample::select(vec![1u8, 2, 6, 17, 58]);
+        let port = || prop::sample::select(vec![0u16, 67, 68, 4000]);
+        let icmp = prop::sample::select(vec![0u16, 128, 131, 133, 134, 135, 143]);
+        let state = prop::sample::select(vec![0u16, 1, 2, 4, 8]);
+        let upper = (protocol, port(), port(), icmp, state);
+        (any_ip(v6), any_ip(v6), 1..3u8, 0..6u8, upper).prop_map(
+            move |(src, dst, from, conduct, (proto, sport, dport, icmp, state))| {
+                let types = [
+                    EtherType::IPV4,
+                    EtherType::IPV6,
+                    EtherType::ARP,
+                    EtherType(0x88cc),
+                ];
+                let key = key(1, None, mac(from), MacAddr::BROADCAST)
+                    .with_ethertype(types[kind])
+                    .with_conduct(Conduct::from_bits(conduct));
+                let state = KeyState::from_bits_truncate(state);
+                let key = key.with_state(state);
+                // A key says nothing of what could not be read.
+                if kind == 3 || state.contains(KeyState::L3_MALFORMED) {
+                    return key;
+                }
+                let key = key.with_src_ip(src).with_dst_ip(dst).with_ip_proto(proto);
+                key.with_l4_ports(sport, dport).with_l4_flags(icmp << 8)
+            },
+        )
+    })
+}
+
+fn any_bound() -> impl Strategy<Value = Bound> {
+    prop::collection::vec(any_frame(), 0..3).prop_map(|frames| {
+        let all = Guard {
+            macs: Macs::Learned,
+            addresses: Addresses::Learned,
+            ..Guard::default()
+        };
+        let bind = |bound: Bound, key: &FlowKey| all.bind(&bound, key, None);
+        frames.iter().fold(Bound::default(), bind)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_decision_is_true_for_all_frames_that_share_it(
+        guard in any_guard(), bound in any_bound(), one in any_frame(), other in any_frame(),
+    ) {
+        let decision = decided(&guard, bound, &one);
+        let mask = &decision.mask;
+        // What the mask counts of the first frame, and all else of the second.
+        let words = std::array::from_fn(|at| {
+            let bits = mask.words()[at];
+            one.words()[at] & bits | other.words()[at] & !bits
+        });
+        let alike = FlowKey::from_words(words);
+        prop_assert_eq!(one.masked(mask), alike.masked(mask));
+        let again = decided(&guard, bound, &alike);
+        prop_assert_eq!((decision.action, decision.learn.is_some()), (again.action, again.learn.is_some()));
+    }
+
+    #[test]
+    fn what_is_bound_changes_nothing_for_who_was_bound(
+        guard in any_guard(), bound in any_bound(), first in any_frame(),
+    ) {
+        if refused(&guard, bound, &first).is_none() {
+            let after = guard.bind(&bound, &first, None);
+            prop_assert_eq!(refused(&guard, after, &first), None);
+            prop_assert_eq!(guard.bind(&after, &first, None), after);
+        }
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_that_agree_in_its_first_bits(text in any_network(), v4 in any_ip(false), v6 in any_ip(true)) {
+        let shown = text.to_string();
+        let (address, len) = shown.split_once('/').map_or((shown.as_str(), None), |(a, l)| (a, Some(l)));
+        let own: IpAddr = address.parse().unwrap();
+        let len: u32 = len.map_or(if own.is_ipv4() { 32 } else { 128 }, |len| len.parse().unwrap());
+        let same = |a: u128, b: u128, width: u32| (0..len).all(|bit| (a ^ b) >> (width - 1 - bit) & 1 == 0);
+        let tried4 = std::net::Ipv4Addr::from_bits(v4 as u32);
+        prop_assert_eq!(text.contains(tried4.into()), own.is_ipv4() && same(ip(address), v4, 32));
+        let tried6 = std::net::Ipv6Addr::from_bits(v6);
+        prop_assert_eq!(text.contains(tried6.into()), own.is_ipv6() && same(ip(address), v6, 128));
+    }
+}
