@@ -17,6 +17,7 @@ pub mod cores;
 pub mod driving;
 pub mod formats;
 pub mod keeping;
+pub mod limits;
 pub mod link;
 pub mod records;
 pub mod shared;

@@ -11,6 +11,8 @@ use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::limits::Limits;
+
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Role {
@@ -61,6 +63,8 @@ pub enum Order {
     AddPort(PortConfig),
     /// Change what can change under a running guest: MTU and weight.
     SetPort(PortConfig),
+    /// What a port may send and be sent is this from now on. Buckets start full, unless nothing changes.
+    SetLimits(PortId, Limits),
     /// Disconnect the guest, forget the port and every flow from and to it. Until that is done its number cannot be
     /// used.
     RemovePort(PortId),
@@ -199,6 +203,8 @@ pub enum Report {
         epoch: u64,
         /// All ports.
         ports: Vec<PortConfig>,
+        /// Those of them with limits.
+        limits: Vec<(PortId, Limits)>,
     },
     /// Some stations with flows; more may follow.
     Stations(Vec<StationUse>),

@@ -17,6 +17,7 @@ mod doors;
 mod guests;
 mod metrics;
 mod peers;
+mod questions;
 mod saved;
 mod start;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::Problem;
+use channel::limits;
 use channel::link::Link;
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
@@ -52,6 +54,7 @@ use access::Access;
 use doors::Doors;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
+use questions::Questions;
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
@@ -92,9 +95,12 @@ pub struct Engine {
     saved: Saved,
     /// What the switch has.
     ports: BTreeMap<PortId, PortConfig>,
+    /// Of those of them that have any.
+    limits: BTreeMap<PortId, limits::Limits>,
     program: Program,
     fdb: Fdb,
     upcalls: shared::Receiver,
+    questions: Questions,
     answers: shared::Sender,
     /// Answers for which the ring had no room, in order.
     backlog: VecDeque<Answer>,
@@ -171,9 +177,11 @@ impl Engine {
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
             file,
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
+            limits: adopted.limits.into_iter().collect(),
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
             upcalls,
+            questions: Questions::default(),
             answers,
             backlog: VecDeque::new(),
             upcall_count: 0,
@@ -262,22 +270,6 @@ impl Engine {
             self.freeze_or_thaw()?;
             self.switch.check()?;
         }
-    }
-
-    /// Answers waiting upcalls. `true` when there may be more.
-    fn answer_upcalls(&mut self) -> io::Result<bool> {
-        self.send_backlog();
-        for _ in 0..UPCALLS_PER_TURN {
-            let Some(upcall) = self.upcalls.recv::<Upcall>()? else {
-                self.answers.ring_bell();
-                self.save_moves()?;
-                return Ok(false);
-            };
-            self.decide(&upcall);
-        }
-        self.answers.ring_bell();
-        self.save_moves()?;
-        Ok(true)
     }
 
     /// Decides about one upcall and learns from it.

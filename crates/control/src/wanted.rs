@@ -9,6 +9,7 @@ mod check;
 mod device;
 mod difference;
 mod invalid;
+mod limits;
 pub mod live;
 mod metrics;
 #[cfg(test)]
@@ -29,8 +30,9 @@ pub use check::check;
 pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
-pub use invalid::{Invalid, Place, Why};
+pub use invalid::{Bound, Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
+pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use version::version;
 
@@ -164,5 +166,8 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
     port.queues = patch.queues.unwrap_or(port.queues);
     port.mtu = patch.mtu.unwrap_or(port.mtu);
     port.weight = patch.weight.unwrap_or(port.weight);
+    if let Some(limits) = &patch.limits {
+        port.limits = change::patched_in(&port.limits, limits, "limits")?;
+    }
     Ok(port)
 }

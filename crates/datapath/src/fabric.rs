@@ -1,6 +1,9 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
+mod limited;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use memory::engine::Copier;
 use policy::{Action, Program, SegmentId};
@@ -11,6 +14,7 @@ use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::flow_table::LeftOutLists;
+use crate::limits::PortLimits;
 use crate::offload::{self, Fitter};
 use crate::runs::Run;
 use crate::switch::BYTES_PER_LOAD;
@@ -33,6 +37,9 @@ pub(crate) struct Slot<P> {
     expected: usize,
     /// Frames were dropped untried, see [`Port::is_masked`].
     masked: bool,
+    pub(crate) limits: Option<Arc<PortLimits>>,
+    /// Those frames are limited that it is sent.
+    limited: bool,
 }
 
 /// Who got frames, and how much work that was.
@@ -55,8 +62,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) served: Vec<(PortId, u16)>,
     /// Receivers that are to be notified later, and when.
     pub(crate) late: Vec<(PortId, u16, u64)>,
-    /// A receiver of this batch with one queue is masked.
-    any_masked: bool,
+    /// A receiver of this batch with one queue is masked, or limited.
+    any_special: bool,
     /// Of what was flushed and is not paid for yet.
     payers: Vec<Payer>,
     /// Ports with something that waits for copies.
@@ -96,7 +103,7 @@ impl<P: Port> Fabric<P> {
             now: 0,
             served: Vec::new(),
             late: Vec::with_capacity(64),
-            any_masked: false,
+            any_special: false,
             payers: Vec::with_capacity(64),
             unsettled: Vec::new(),
             copier: None,
@@ -124,6 +131,8 @@ impl<P: Port> Fabric<P> {
             unflushed: 0,
             expected: 0,
             masked: false,
+            limits: None,
+            limited: false,
         });
     }
 
@@ -148,7 +157,7 @@ impl<P: Port> Fabric<P> {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 slot.port.expect(0, std::mem::take(&mut slot.expected));
                 slot.masked = slot.port.is_masked(0);
-                self.any_masked |= slot.masked;
+                self.any_special |= slot.masked | slot.limited;
             }
         }
     }
@@ -162,7 +171,7 @@ impl<P: Port> Fabric<P> {
         left_out: &LeftOutLists,
     ) {
         for run in runs {
-            if self.any_masked && self.drop_masked(run) {
+            if self.any_special && self.execute_special(run, batch, from, left_out) {
                 continue;
             }
             let mut frames = run.frames.clone();
@@ -172,31 +181,28 @@ impl<P: Port> Fabric<P> {
                 let Some(index) = frames.next() else {
                     break;
                 };
-                let (headers, payload, offload) = batch.split(index);
-                let frame = InHand {
-                    headers,
-                    payload: &payload,
-                    offload: *offload,
-                    from,
-                };
-                self.execute(run.action, frame, left_out);
+                self.execute_one((run.action, left_out), index, batch, from);
             }
         }
     }
 
-    /// Drops frames for a receiver with one queue that is masked, all at once; `false` if it is not.
-    #[cold]
-    fn drop_masked(&mut self, run: &Run) -> bool {
-        let Action::Unicast { port: to, .. } = run.action else {
-            return false;
+    /// Does to a frame of a batch what its flow says.
+    #[inline(always)]
+    fn execute_one(
+        &mut self,
+        (action, left_out): (Action, &LeftOutLists),
+        index: usize,
+        batch: &mut Batch,
+        from: PortId,
+    ) {
+        let (headers, payload, offload) = batch.split(index);
+        let frame = InHand {
+            headers,
+            payload: &payload,
+            offload: *offload,
+            from,
         };
-        let masked = self.slot(to).is_some_and(|slot| slot.masked);
-        if masked {
-            let frames = run.frames.len() as u64;
-            self.counters
-                .add_drops(to, DropReason::ReceiverFull, frames);
-        }
-        masked
+        self.execute(action, frame, left_out);
     }
 
     /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
@@ -283,6 +289,10 @@ impl<P: Port> Fabric<P> {
         priority: VlanTci,
         frame: InHand<'_>,
     ) {
+        if self.is_storm(&frame) {
+            self.counters.add_drops(frame.from, DropReason::Storm, 1);
+            return;
+        }
         let members = self.program.members(segment).len();
         let mut receivers = 0;
         for at in 0..members {
@@ -333,6 +343,10 @@ impl<P: Port> Fabric<P> {
         if slot.port.is_masked(pair) {
             slot.masked = true;
             self.counters.add_drops(to, DropReason::ReceiverFull, 1);
+            return;
+        }
+        if slot.limited && !slot.may_get(frame.cost(), self.now) {
+            self.counters.add_drops(to, DropReason::RateLimited, 1);
             return;
         }
         let mut offload = frame.offload;
@@ -394,7 +408,7 @@ impl<P: Port> Fabric<P> {
 
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
-        self.any_masked = false;
+        self.any_special = false;
         while let Some(id) = self.touched.pop() {
             let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
                 continue;

@@ -14,6 +14,7 @@
 //! errand    what goes through all flows and holds nothing up
 //! fabric    the ports, and delivery of frames to others
 //! late      receivers that are notified later
+//! limits    what a port may send and be sent
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
 //! idle      cores that idle help busy workers
@@ -40,6 +41,7 @@ pub mod idle;
 pub mod keeper;
 pub mod lane;
 mod late;
+pub mod limits;
 pub mod offload;
 pub mod parking;
 pub mod poll;

@@ -7,6 +7,7 @@ mod errands;
 mod hand_over;
 mod kept;
 mod life;
+mod limits;
 mod token;
 
 use std::collections::BTreeMap;
@@ -303,6 +304,7 @@ impl Process {
                 }
                 port.set_weight(config.weight, &self.workers);
             }
+            Order::SetLimits(id, limits) => self.set_limits(id, limits)?,
             Order::PortStates => self.report_ports(),
         }
         Ok(Progress::Done)
@@ -317,6 +319,7 @@ impl Process {
         let adopted = Report::Adopted {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
+            limits: self.limits(),
         };
         let fds = [
             copy.memory.as_fd(),

@@ -14,6 +14,7 @@
 
 mod billing;
 mod guests;
+mod holding;
 pub(crate) mod piece;
 mod waiting;
 
@@ -34,6 +35,7 @@ use crate::follow::ToDo;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
 use crate::runs::{Run, Train};
+use holding::Holding;
 
 /// Flows that the cache holds.
 pub const FLOWS: usize = MAX_FLOWS;
@@ -78,6 +80,8 @@ pub struct Switch<P> {
     swept: u64,
     /// Until then, a port for whose frames without a flow there is no room waits; 0: it does not.
     patient_until: u64,
+    /// Who has to wait; see [`Switch::paused_until`].
+    holding: Holding,
 }
 
 impl<P: Port> Switch<P> {
@@ -100,6 +104,7 @@ impl<P: Port> Switch<P> {
             frames: 0,
             swept: 0,
             patient_until: 0,
+            holding: Holding::default(),
         }
     }
 
@@ -204,7 +209,7 @@ impl<P: Port> Switch<P> {
     /// Moves one batch from a port's queue pair. `false` when nothing waited there. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
-        if self.patient_until != 0 && self.has_to_wait(id, now) {
+        if self.holding.any && self.has_to_wait(id, now) {
             return false;
         }
         if !self.fabric.is_settled() {
@@ -217,8 +222,14 @@ impl<P: Port> Switch<P> {
             return false;
         };
         slot.port.take(pair, &mut self.batch);
-        if self.batch.is_untouched() {
+        let untouched = self.batch.is_untouched();
+        if untouched {
             slot.port.release(pair);
+        }
+        if self.holding.any {
+            self.settle_limits(id);
+        }
+        if untouched {
             return false;
         }
         self.count_taken(id);
@@ -420,35 +431,16 @@ impl<P: Port> Switch<P> {
                     .add_drops(from, DropReason::UpcallFull, 1);
             }
             Parked::Ask(id) => {
-                self.figures.upcalls += 1;
-                upcalls.send(&Upcall {
+                let sent = upcalls.send(&Upcall {
                     id,
                     key: *key.words(),
                     frame_len: len as u32,
                     headers: headers.as_slice().to_vec(),
                 });
-            }
-        }
-    }
-
-    /// Asks all open questions again: control is new, or may have missed some. Not while answers wait to be
-    /// followed: they would become more than are followed.
-    pub fn ask_again(&mut self, upcalls: &mut dyn UpcallSink) {
-        if self.to_do.is_behind() {
-            return;
-        }
-        for (id, waiting) in self.parking.open() {
-            let Some(first) = waiting.frames.first() else {
-                continue;
-            };
-            let sent = upcalls.send(&Upcall {
-                id,
-                key: *waiting.key.words(),
-                frame_len: first.bytes() as u32,
-                headers: first.headers.as_slice().to_vec(),
-            });
-            if !sent {
-                return;
+                match sent {
+                    true => self.figures.upcalls += 1,
+                    false => self.parking.ask_later(id),
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ mod apply;
 mod args;
 mod client;
 mod generate;
+mod limits;
 mod order;
 mod show;
 mod tables;

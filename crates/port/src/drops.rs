@@ -55,6 +55,9 @@ drop_reasons! {
     FaultInjected "fault-injected" "A test port dropped it on purpose."
     // Counted at the port that sent the frame, whichever side's rules dropped it.
     AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
+    Storm "storm" "The port has sent more frames for many, or for a station that nobody knows, than it may."
+    // Counted at the port that the frame was for.
+    RateLimited "rate-limited" "The receiving port's limit was reached."
 }
 
 impl std::fmt::Display for DropReason {

@@ -5,6 +5,7 @@
 //! [`loopback::LoopbackPort`] need no guest. Policy and sessions are not known here.
 
 mod batch;
+mod budget;
 pub mod counters;
 pub mod decorate;
 mod drops;
@@ -16,6 +17,7 @@ mod payload;
 mod tests;
 
 pub use batch::{BATCH, Batch, BatchLimit, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
+pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS};
 pub use payload::{Outgoing, Payload};
 

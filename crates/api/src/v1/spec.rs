@@ -2,6 +2,7 @@
 
 mod access;
 mod copying;
+mod limits;
 mod metrics;
 mod port;
 mod switch;
@@ -16,6 +17,7 @@ pub use self::access::{
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use self::copying::CopyEngine;
+pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub(in crate::v1) use self::switch::Auto;

@@ -1,6 +1,7 @@
 //! The shape of the document: which tables, which keys, which types; and where each value stands.
 
 mod access;
+mod limits;
 mod within;
 
 use std::collections::HashMap;
@@ -51,6 +52,7 @@ const PORT_KEYS: &[&str] = &[
     "mtu",
     "weight",
     "vcpu_threads",
+    "limits",
 ];
 const UPLINK_KEYS: &[&str] = &[
     "name",
@@ -63,6 +65,7 @@ const UPLINK_KEYS: &[&str] = &[
     "trunk",
     "mtu",
     "weight",
+    "limits",
 ];
 const TAP_KEYS: &[&str] = &[
     "name",
@@ -76,6 +79,7 @@ const TAP_KEYS: &[&str] = &[
     "mac",
     "mtu",
     "weight",
+    "limits",
 ];
 
 /// An error with the byte offset of its place.
@@ -258,6 +262,10 @@ fn port(
         address: table.text("address", expect::ADDRESS)?,
         netns: table.text("netns", expect::NETNS)?,
         vcpu_threads: table.text("vcpu_threads", expect::VCPU_THREADS)?,
+        limits: match table.table("limits", expect::LIMITS)? {
+            Some((inner, at)) => limits::limits(inner, at, index, table.lines)?,
+            None => default.limits,
+        },
         ..default
     })
 }

@@ -181,6 +181,7 @@ fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
         mtu: None,
         weight: 0,
         vcpu_threads: None,
+        limits: api::v1::LimitsSpec::default(),
         ..port.clone()
     };
     fixed(old) != fixed(new)

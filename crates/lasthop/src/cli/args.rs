@@ -9,6 +9,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::limits::{self, LimitArg, limit};
 pub(super) use segment::Segment;
 
 /// The last-hop switch of a virtual machine host.
@@ -204,6 +205,9 @@ pub(super) struct Add {
     /// Its part of the switch's time, compared with other ports that want more than there is
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
+    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or broadcast:packets=100; once for each
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
+    limits: Vec<LimitArg>,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -227,6 +231,7 @@ impl Add {
             address: self.address.clone(),
             netns: self.netns.clone(),
             vcpu_threads: self.vcpu_threads.clone(),
+            limits: limits::spec(&self.limits),
         }
     }
 }
@@ -275,6 +280,9 @@ pub(super) struct Changes {
     /// Its part of the switch's time, compared with other ports that want more than there is
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
+    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or to-guest:none; once for each
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
+    limits: Vec<LimitArg>,
 }
 
 impl Changes {
@@ -289,6 +297,7 @@ impl Changes {
             mac: change(self.mac.clone(), self.no_mac),
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
+            limits: limits::patch(&self.limits),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DEFAULT_SEGMENT, present};
+use super::{DEFAULT_SEGMENT, LimitsSpec, present};
 
 /// What kind of attachment a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -127,6 +127,9 @@ pub struct PortSpec {
     /// need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vcpu_threads: Option<String>,
+    /// What it may send and be sent.
+    #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
+    pub limits: LimitsSpec,
 }
 
 impl PortSpec {
@@ -156,6 +159,7 @@ impl PortSpec {
             address: None,
             netns: None,
             vcpu_threads: None,
+            limits: LimitsSpec::default(),
         }
     }
 
@@ -211,6 +215,14 @@ pub struct PortPatch {
     /// The new weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
+    /// What changes of the limits, itself a merge patch; `null`: none any more.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<LimitsSpec>)]
+    pub limits: Option<serde_json::Value>,
 }
 
 /// The weight of a port that says nothing.
