@@ -15,6 +15,7 @@
 
 pub mod cores;
 pub mod driving;
+pub mod figures;
 pub mod formats;
 pub mod keeping;
 pub mod limits;

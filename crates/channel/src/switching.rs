@@ -11,6 +11,7 @@ use policy::{Outdated, Program, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
+use crate::figures::{QueueCounts, Waits};
 use crate::limits::Limits;
 
 /// Who connects to whom.
@@ -138,6 +139,8 @@ pub struct QueueState {
     pub enabled: bool,
     /// Why it was stopped.
     pub fault: Option<String>,
+    /// What was counted since it was started.
+    pub counts: QueueCounts,
 }
 
 /// State of a port, for `status`.
@@ -180,6 +183,8 @@ pub struct SwitchFigures {
     pub helpers: u16,
     /// Frames that those have served.
     pub helped: u64,
+    /// How long the answers to questions took.
+    pub waits: Waits,
 }
 
 impl SwitchFigures {
@@ -190,6 +195,7 @@ impl SwitchFigures {
         self.misses += other.misses;
         self.upcalls += other.upcalls;
         self.parked += other.parked;
+        self.waits.add(&other.waits);
     }
 }
 

@@ -342,6 +342,7 @@ impl<P: Port> Fabric<P> {
         };
         if slot.port.is_masked(pair) {
             slot.masked = true;
+            slot.port.note_dropped(pair, 1);
             self.counters.add_drops(to, DropReason::ReceiverFull, 1);
             return;
         }
@@ -366,13 +367,17 @@ impl<P: Port> Fabric<P> {
                     slot.delivered.packets += 1;
                     slot.delivered.bytes += u64::from(out.len());
                 }
-                Err(reason) => self.counters.add_drops(to, reason, 1),
+                Err(reason) => {
+                    slot.port.note_dropped(pair, 1);
+                    self.counters.add_drops(to, reason, 1);
+                }
             }
         } else {
             let done = self.fitter.deliver(&mut slot.port, pair, &out, link_header);
             slot.delivered.packets += done.traffic.packets;
             slot.delivered.bytes += done.traffic.bytes;
             if let Some((reason, frames)) = done.lost {
+                slot.port.note_dropped(pair, frames);
                 self.counters.add_drops(to, reason, frames);
             }
         }

@@ -43,6 +43,8 @@ pub struct Waiting {
     /// Of each frame, counted over all keys.
     arrivals: Vec<u64>,
     since: u64,
+    /// The same in nanoseconds.
+    since_ns: u64,
     /// Control was asked.
     asked: bool,
 }
@@ -103,6 +105,8 @@ pub struct Parking {
     shares: HashMap<PortId, Share>,
     next_id: u64,
     arrivals: u64,
+    /// Nanoseconds of the machine's monotonic clock.
+    pub(crate) clock: u64,
     /// Ports that may ask more, in the order in which they have their turns.
     turns: VecDeque<PortId>,
 }
@@ -183,6 +187,7 @@ impl Parking {
                 frames: vec![make()],
                 arrivals: vec![self.arrivals],
                 since: now,
+                since_ns: self.clock,
                 asked,
             },
         );
@@ -222,6 +227,13 @@ impl Parking {
                 return self.waiting.get(&id).map(|waiting| (id, waiting));
             }
         }
+    }
+
+    /// How long a question has been open, nanoseconds; `None` when it is not any more.
+    #[must_use]
+    pub(crate) fn open_for(&self, id: u64) -> Option<u64> {
+        let waiting = self.waiting.get(&id)?;
+        Some(self.clock.saturating_sub(waiting.since_ns))
     }
 
     /// Whether [`Parking::next_to_ask`] may have something.

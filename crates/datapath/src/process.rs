@@ -7,7 +7,7 @@ mod errands;
 mod hand_over;
 mod kept;
 mod life;
-mod limits;
+mod ports;
 mod token;
 
 use std::collections::BTreeMap;
@@ -344,7 +344,12 @@ impl Process {
         for one in self.workers.each(|w| w.switch.figures()) {
             all.add(&one);
         }
-        let states = self.ports.values().map(Attachment::state).collect();
+        let counts = self.queue_counts();
+        let state = |port: &Attachment| {
+            let counts = counts.get(&port.config().id);
+            port.state(counts.unwrap_or(&BTreeMap::new()))
+        };
+        let states = self.ports.values().map(state).collect();
         self.report(&Report::PortStates(states, all), &[]);
     }
 

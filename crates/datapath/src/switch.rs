@@ -411,6 +411,7 @@ impl<P: Port> Switch<P> {
         let (headers, payload, offload) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
         let key = FlowKey::new(from.0, &Parsed::parse(headers.as_slice(), len));
+        self.parking.clock = self.fabric.now;
         let parked = self.parking.park(&key, len, now, || {
             let mut copy = HeaderBuf::default();
             copy.fill(headers.as_slice().len())

@@ -157,6 +157,9 @@ pub trait Port {
         false
     }
 
+    /// Frames for `pair`, which is held, were dropped.
+    fn note_dropped(&mut self, _pair: u16, _frames: u64) {}
+
     /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
     /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so
     /// that to do nothing is always right.

@@ -70,6 +70,9 @@ impl<P: Port> Fabric<P> {
         let masked = self.slot(to).is_some_and(|slot| slot.masked);
         if masked {
             let frames = run.frames.len() as u64;
+            if let Some(slot) = self.slot(to) {
+                slot.port.note_dropped(0, frames);
+            }
             self.counters
                 .add_drops(to, DropReason::ReceiverFull, frames);
         }

@@ -1,5 +1,8 @@
-//! What control says of ports' limits.
+//! Ports' limits, and what is counted of their queues.
 
+use std::collections::BTreeMap;
+
+use channel::figures::QueueCounts;
 use channel::limits::Limits;
 use port::PortId;
 
@@ -14,6 +17,18 @@ impl Process {
             let limits = |id| (id, w.switch.limits(id));
             let all = ports.into_iter().map(limits);
             all.filter(|(_, limits)| !limits.is_nothing()).collect()
+        })
+    }
+
+    /// What was counted of all queues.
+    pub(super) fn queue_counts(&self) -> BTreeMap<PortId, BTreeMap<u16, QueueCounts>> {
+        let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        self.workers.first(move |w| {
+            let mut counts = |id| {
+                let port = w.switch.port_mut(id)?;
+                Some((id, port.counts().into_iter().collect()))
+            };
+            ports.into_iter().filter_map(&mut counts).collect()
         })
     }
 

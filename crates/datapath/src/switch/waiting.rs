@@ -49,6 +49,14 @@ impl<P: Port> Switch<P> {
         false
     }
 
+    /// Control has answered this question.
+    pub(crate) fn note_answered(&mut self, question: Option<u64>) {
+        self.parking.clock = self.fabric.now;
+        if let Some(ns) = question.and_then(|id| self.parking.open_for(id)) {
+            self.figures.waits.note(ns);
+        }
+    }
+
     /// Asks control what could not be asked before, because too many questions of a port were open, or the ring was full. To be
     /// called now and then, and after answers.
     #[inline]
