@@ -186,25 +186,6 @@ impl<P: Port> Fabric<P> {
         }
     }
 
-    /// Does to a frame of a batch what its flow says.
-    #[inline(always)]
-    fn execute_one(
-        &mut self,
-        (action, left_out): (Action, &LeftOutLists),
-        index: usize,
-        batch: &mut Batch,
-        from: PortId,
-    ) {
-        let (headers, payload, offload) = batch.split(index);
-        let frame = InHand {
-            headers,
-            payload: &payload,
-            offload: *offload,
-            from,
-        };
-        self.execute(action, frame, left_out);
-    }
-
     /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
     /// that receiver is full. Returns the index of the first one that was left as it is.
     fn retag(&mut self, run: &Run, batch: &mut Batch) -> usize {

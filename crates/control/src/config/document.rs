@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::v1::{
-    CopyEngine, Enabled, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec,
-    UplinkDriver, WantedState, Workers,
+    CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
+    WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -439,20 +439,6 @@ impl<'t, 'i> Table<'t, 'i> {
         };
         let number = |item| small(item).ok_or_else(|| self.wrong(item, key, expected));
         array.iter().map(number).collect()
-    }
-
-    /// Whether helpers are wanted, or the word that leaves it to the switch.
-    fn enabled(&mut self) -> Result<Enabled, Fault> {
-        const KEY: &str = "enabled";
-        let Some(value) = self.value(KEY) else {
-            return Ok(Enabled::default());
-        };
-        match value.get_ref() {
-            DeValue::Boolean(true) => Ok(Enabled::Yes),
-            DeValue::Boolean(false) => Ok(Enabled::No),
-            DeValue::String(text) if text == "auto" => Ok(Enabled::Auto),
-            _ => Err(self.wrong(value, KEY, expect::ENABLED)),
-        }
     }
 
     /// A list of strings, if the key is there.

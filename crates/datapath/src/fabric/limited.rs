@@ -37,6 +37,25 @@ impl<P: Port> Fabric<P> {
         }
     }
 
+    /// Does to a frame of a batch what its flow says.
+    #[inline(always)]
+    pub(super) fn execute_one(
+        &mut self,
+        (action, left_out): (Action, &LeftOutLists),
+        index: usize,
+        batch: &mut Batch,
+        from: PortId,
+    ) {
+        let (headers, payload, offload) = batch.split(index);
+        let frame = InHand {
+            headers,
+            payload: &payload,
+            offload: *offload,
+            from,
+        };
+        self.execute(action, frame, left_out);
+    }
+
     /// Does it to frames for a receiver with one queue that is masked, all at once, or limited, one by one; `false` if it is
     /// neither.
     #[cold]

@@ -1,7 +1,7 @@
 //! The tables within the table of the switch, and that of the metrics.
 
-use api::v1::{BatchingSpec, MetricsSpec, Offload};
-use toml::de::DeTable;
+use api::v1::{BatchingSpec, Enabled, MetricsSpec, Offload};
+use toml::de::{DeTable, DeValue};
 
 use super::{BATCHING_KEYS, Fault, Lines, METRICS_KEYS, OFFLOAD_KEYS, Table};
 use crate::wanted::{Place, expect};
@@ -48,4 +48,20 @@ pub(super) fn metrics(
     Ok(MetricsSpec {
         listen: table.text("listen", expect::LISTEN)?,
     })
+}
+
+impl Table<'_, '_> {
+    /// Whether helpers are wanted, or the word that leaves it to the switch.
+    fn enabled(&mut self) -> Result<Enabled, Fault> {
+        const KEY: &str = "enabled";
+        let Some(value) = self.value(KEY) else {
+            return Ok(Enabled::default());
+        };
+        match value.get_ref() {
+            DeValue::Boolean(true) => Ok(Enabled::Yes),
+            DeValue::Boolean(false) => Ok(Enabled::No),
+            DeValue::String(text) if text == "auto" => Ok(Enabled::Auto),
+            _ => Err(self.wrong(value, KEY, expect::ENABLED)),
+        }
+    }
 }
