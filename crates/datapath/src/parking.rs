@@ -47,6 +47,8 @@ pub struct Waiting {
     since_ns: u64,
     /// Control was asked.
     asked: bool,
+    /// It was to be asked, at least once.
+    tried: bool,
 }
 
 impl Waiting {
@@ -105,6 +107,8 @@ pub struct Parking {
     shares: HashMap<PortId, Share>,
     next_id: u64,
     arrivals: u64,
+    /// Questions that were asked so far, each once.
+    pub(crate) questions: u64,
     /// Nanoseconds of the machine's monotonic clock.
     pub(crate) clock: u64,
     /// Ports that may ask more, in the order in which they have their turns.
@@ -174,7 +178,7 @@ impl Parking {
             return Parked::Behind;
         }
         self.next_id += 1;
-        let asked = share.may_ask() && share.unasked.is_empty();
+        let asked = share.may_ask();
         share.open.insert(self.next_id);
         if !asked {
             share.unasked.insert(self.next_id);
@@ -189,8 +193,10 @@ impl Parking {
                 since: now,
                 since_ns: self.clock,
                 asked,
+                tried: asked,
             },
         );
+        self.questions += u64::from(asked);
         match asked {
             true => Parked::Ask(self.next_id),
             false => Parked::Behind,
@@ -224,6 +230,7 @@ impl Parking {
             self.turns.push_back(port);
             if let Some(waiting) = self.waiting.get_mut(&id) {
                 waiting.asked = true;
+                self.questions += u64::from(!std::mem::replace(&mut waiting.tried, true));
                 return self.waiting.get(&id).map(|waiting| (id, waiting));
             }
         }

@@ -196,6 +196,7 @@ impl<P: Port> Switch<P> {
         SwitchFigures {
             flows: self.flows.len() as u64,
             parked: self.parking.len() as u64,
+            upcalls: self.figures.upcalls + self.parking.questions,
             ..self.figures
         }
     }
@@ -438,9 +439,8 @@ impl<P: Port> Switch<P> {
                     frame_len: len as u32,
                     headers: headers.as_slice().to_vec(),
                 });
-                match sent {
-                    true => self.figures.upcalls += 1,
-                    false => self.parking.ask_later(id),
+                if !sent {
+                    self.parking.ask_later(id);
                 }
             }
         }

@@ -72,7 +72,6 @@ impl<P: Port> Switch<P> {
             if !upcalls.send(&question(id, waiting)) {
                 return self.parking.ask_later(id);
             }
-            self.figures.upcalls += 1;
         }
     }
 

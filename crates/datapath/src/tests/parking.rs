@@ -79,8 +79,8 @@ fn who_found_the_ring_full_has_turns_with_others() {
             panic!("it asks");
         };
         ids.insert(id, port);
-        parking.ask_later(id);
     }
+    ids.keys().for_each(|id| parking.ask_later(*id));
     let ports: Vec<_> = ask_all(&mut parking).iter().map(|id| ids[id]).collect();
     assert_eq!(ports, [1, 2, 3, 1, 3, 1]);
     // Asked again, likewise.
