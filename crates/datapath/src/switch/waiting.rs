@@ -86,6 +86,7 @@ impl<P: Port> Switch<P> {
                 return;
             }
         }
+        self.ask_more(upcalls);
     }
 
     /// Drops, by name, all that waits for control.
