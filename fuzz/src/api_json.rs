@@ -59,7 +59,7 @@ fn change(which: u8, body: &[u8]) -> Option<Change> {
         2 => Change::PatchSwitch(read(body)?),
         3 => Change::AddSegment(read::<SegmentSpec>(body)?),
         4 => Change::SetSegment("blue".to_owned(), read::<SegmentPatch>(body)?),
-        5 => Change::AddPort(read::<PortSpec>(body)?),
+        5 => Change::AddPort(Box::new(read::<PortSpec>(body)?)),
         6 => Change::SetPort("vm1".to_owned(), read::<PortPatch>(body)?),
         7 => Change::RemoveSegment(std::str::from_utf8(body).ok()?.to_owned()),
         _ => Change::RemovePort(std::str::from_utf8(body).ok()?.to_owned()),

@@ -26,6 +26,7 @@ pub use spec::{
     Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
     WantedState, Workers, parse_mac, valid_name,
 };
+pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
 pub use status::{
     DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,

@@ -17,9 +17,11 @@
 pub mod capture;
 pub mod cores;
 pub mod driving;
+pub mod figures;
 pub mod flows;
 pub mod formats;
 pub mod keeping;
+pub mod limits;
 pub mod link;
 pub mod records;
 pub mod shared;

@@ -13,7 +13,9 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureOrder;
+use crate::figures::{QueueCounts, Waits};
 use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
+use crate::limits::Limits;
 
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -65,6 +67,8 @@ pub enum Order {
     AddPort(PortConfig),
     /// Change what can change under a running guest: MTU and weight.
     SetPort(PortConfig),
+    /// What a port may send and be sent is this from now on. Buckets start full, unless nothing changes.
+    SetLimits(PortId, Limits),
     /// Disconnect the guest, forget the port and every flow from and to it. Until that is done its number cannot be
     /// used.
     RemovePort(PortId),
@@ -147,6 +151,8 @@ pub struct QueueState {
     pub enabled: bool,
     /// Why it was stopped.
     pub fault: Option<String>,
+    /// What was counted since it was started.
+    pub counts: QueueCounts,
 }
 
 /// State of a port, for `status`.
@@ -189,6 +195,8 @@ pub struct SwitchFigures {
     pub helpers: u16,
     /// Frames that those have served.
     pub helped: u64,
+    /// How long the answers to questions took.
+    pub waits: Waits,
 }
 
 impl SwitchFigures {
@@ -199,6 +207,7 @@ impl SwitchFigures {
         self.misses += other.misses;
         self.upcalls += other.upcalls;
         self.parked += other.parked;
+        self.waits.add(&other.waits);
     }
 }
 
@@ -212,6 +221,8 @@ pub enum Report {
         epoch: u64,
         /// All ports.
         ports: Vec<PortConfig>,
+        /// Those of them with limits.
+        limits: Vec<(PortId, Limits)>,
     },
     /// The answer to [`Order::Capture`]. Descriptor: its memory, see [`crate::capture`].
     Capture {

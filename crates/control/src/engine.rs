@@ -21,6 +21,8 @@ mod inquiries;
 mod log;
 mod metrics;
 mod peers;
+mod questions;
+mod reports;
 mod saved;
 mod start;
 #[cfg(test)]
@@ -34,12 +36,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::Problem;
+use channel::limits;
 use channel::link::Link;
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{self, Order, PortConfig, PortPhase, Report, StationUse};
+use channel::switching::{PortConfig, StationUse};
 use policy::{Lookup, Program};
 use port::PortId;
 use port::counters::Counters;
@@ -60,6 +63,7 @@ use inquiries::Inquiries;
 use log::AccessLog;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
+use questions::Questions;
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
@@ -69,8 +73,6 @@ const TICK: Duration = Duration::from_secs(1);
 const TICKS_PER_REPORT: u64 = 5;
 /// Ticks between two checks of all flows.
 const TICKS_PER_CHECK: u64 = 60;
-/// What the switch's clock and this one may differ by between two questions.
-const OVERLAP: Duration = Duration::from_secs(1);
 /// Upcalls answered in a row, before the API has its turn.
 const UPCALLS_PER_TURN: usize = 256;
 /// Until the switch has taken some answers out of a full ring.
@@ -102,9 +104,12 @@ pub struct Engine {
     ports: BTreeMap<PortId, PortConfig>,
     /// Those with a guest or a driver.
     connected: BTreeSet<PortId>,
+    /// Of those of them that have any.
+    limits: BTreeMap<PortId, limits::Limits>,
     program: Program,
     fdb: Fdb,
     upcalls: shared::Receiver,
+    questions: Questions,
     answers: shared::Sender,
     /// Answers for which the ring had no room, in order.
     backlog: VecDeque<Answer>,
@@ -186,9 +191,11 @@ impl Engine {
             file,
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
             connected: BTreeSet::new(),
+            limits: adopted.limits.into_iter().collect(),
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
             upcalls,
+            questions: Questions::default(),
             answers,
             backlog: VecDeque::new(),
             upcall_count: 0,
@@ -283,22 +290,6 @@ impl Engine {
         }
     }
 
-    /// Answers waiting upcalls. `true` when there may be more.
-    fn answer_upcalls(&mut self) -> io::Result<bool> {
-        self.send_backlog();
-        for _ in 0..UPCALLS_PER_TURN {
-            let Some(upcall) = self.upcalls.recv::<Upcall>()? else {
-                self.answers.ring_bell();
-                self.save_moves()?;
-                return Ok(false);
-            };
-            self.decide(&upcall);
-        }
-        self.answers.ring_bell();
-        self.save_moves()?;
-        Ok(true)
-    }
-
     /// Decides about one upcall and learns from it.
     fn decide(&mut self, upcall: &Upcall) {
         self.upcall_count += 1;
@@ -374,39 +365,6 @@ impl Engine {
         }
     }
 
-    fn hear_switch(&mut self) -> io::Result<()> {
-        while let Some(report) = self.switch.poll()? {
-            match report {
-                Report::Stations(uses) => self.note_use(&uses),
-                Report::Done { number, error } => {
-                    self.flows_are_told(number, error);
-                    if let Some((_, asked)) = self.asked.take_if(|(n, _)| *n == number) {
-                        self.heard = asked;
-                    }
-                }
-                Report::Phase {
-                    port,
-                    phase,
-                    reason,
-                } => {
-                    self.note_phase(port, phase);
-                    // The switch itself logs who connects, leaves, or breaks a rule.
-                    let port = self.port_name(port);
-                    match phase {
-                        PortPhase::Up => tracing::info!(port, "up"),
-                        _ => tracing::debug!(port, ?phase, reason),
-                    }
-                }
-                Report::Flows(number, part) => self.inquiries.flows.note(number, part),
-                Report::Adopted { .. }
-                | Report::PortStates(..)
-                | Report::Found(_)
-                | Report::Capture { .. } => {}
-            }
-        }
-        Ok(())
-    }
-
     fn tick(&mut self) -> io::Result<()> {
         self.ticks += 1;
         let effects = self.fdb.expire(self.now());
@@ -420,42 +378,6 @@ impl Engine {
         }
         self.answers.ring_bell();
         self.save()
-    }
-
-    /// Asks which stations were in use since the last answer.
-    fn ask_for_stations(&mut self) -> io::Result<()> {
-        let now = self.now();
-        let within = now.saturating_sub(self.heard) + OVERLAP;
-        let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
-        let number = self.switch.order(Order::Stations { within_ms }, &[])?;
-        self.asked = Some((number, now));
-        Ok(())
-    }
-
-    /// Stations whose flows are in use stay young.
-    fn note_use(&mut self, uses: &[StationUse]) {
-        let now = self.now();
-        for StationUse { station, idle_ms } in uses {
-            let seen = now.saturating_sub(Duration::from_millis((*idle_ms).into()));
-            let mac = MacAddr(station.mac);
-            self.fdb.refresh(seen, station.segment, mac, station.port);
-        }
-    }
-
-    /// Has the switch forget the flows that would be decided otherwise now. That heals whatever was lost between
-    /// it and us, or our predecessor.
-    fn check_flows(&mut self) -> io::Result<()> {
-        let stations = self.fdb.list(self.now()).into_iter();
-        let stations = stations.map(|s| switching::Station {
-            segment: s.segment,
-            mac: s.mac.0,
-            port: s.port,
-        });
-        let bound = self.saved.bound.iter();
-        let bound = bound.map(|(port, bound)| (*port, *bound));
-        let order = Order::Check(stations.collect(), bound.collect());
-        self.switch.order(order, &[])?;
-        Ok(())
     }
 
     /// Writes the state file where a station has moved since, unless that was done just now.

@@ -10,6 +10,7 @@ mod device;
 mod difference;
 mod guard;
 mod invalid;
+mod limits;
 pub mod live;
 mod metrics;
 #[cfg(test)]
@@ -31,8 +32,9 @@ pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use guard::{guard_of, guard_status};
-pub use invalid::{Invalid, Place, Why};
+pub use invalid::{Bound, Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
+pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use version::version;
 
@@ -169,6 +171,9 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
     port.weight = patch.weight.unwrap_or(port.weight);
     if let Some(guard) = &patch.guard {
         port.guard = GuardPatch::applied(guard.as_ref(), &port.guard);
+    }
+    if let Some(limits) = &patch.limits {
+        port.limits = change::patched_in(&port.limits, limits, "limits")?;
     }
     Ok(port)
 }

@@ -5,10 +5,12 @@ mod left;
 mod open;
 mod revive;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use channel::figures::QueueCounts;
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role};
 use rustix::net::SocketFlags;
 use virtio::features::Features;
@@ -370,7 +372,7 @@ impl Attachment {
 
     /// Everything for `status`.
     #[must_use]
-    pub fn state(&self) -> PortState {
+    pub fn state(&self, counts: &BTreeMap<u16, QueueCounts>) -> PortState {
         let info = self.open.as_ref().map(|open| open.session.info());
         let queues = info.iter().flat_map(|i| &i.queues);
         PortState {
@@ -393,6 +395,7 @@ impl Attachment {
                     size: q.size,
                     enabled: q.enabled,
                     fault: q.fault.clone(),
+                    counts: counts.get(&q.index).copied().unwrap_or_default(),
                 })
                 .collect(),
             connections: self.connections,

@@ -1,19 +1,23 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
+mod limited;
+mod paying;
 mod tags;
 mod watched;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use memory::engine::Copier;
 use policy::{Action, Program, SegmentId};
-use port::counters::{Counters, Ticks, Traffic};
+use port::counters::{Counters, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::Parsed;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::flow_table::LeftOutLists;
+use crate::limits::PortLimits;
 use crate::offload::{self, Fitter};
 use crate::refuse::Told;
 use crate::runs::Run;
@@ -43,6 +47,9 @@ pub(crate) struct Slot<P> {
     masked: bool,
     /// Of rejected frames.
     pub(crate) told: Told,
+    pub(crate) limits: Option<Arc<PortLimits>>,
+    /// Those frames are limited that it is sent.
+    limited: bool,
 }
 
 /// Who got frames, and how much work that was.
@@ -65,8 +72,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) served: Vec<(PortId, u16)>,
     /// Receivers that are to be notified later, and when.
     pub(crate) late: Vec<(PortId, u16, u64)>,
-    /// A receiver of this batch with one queue is masked.
-    any_masked: bool,
+    /// A receiver of this batch with one queue is masked, or limited.
+    any_special: bool,
     /// Of what was flushed and is not paid for yet.
     payers: Vec<Payer>,
     /// Ports with something that waits for copies.
@@ -110,7 +117,7 @@ impl<P: Port> Fabric<P> {
             now: 0,
             served: Vec::new(),
             late: Vec::with_capacity(64),
-            any_masked: false,
+            any_special: false,
             payers: Vec::with_capacity(64),
             unsettled: Vec::new(),
             copier: None,
@@ -141,6 +148,8 @@ impl<P: Port> Fabric<P> {
             expected: 0,
             masked: false,
             told: Told::default(),
+            limits: None,
+            limited: false,
         });
     }
 
@@ -165,7 +174,7 @@ impl<P: Port> Fabric<P> {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 slot.port.expect(0, std::mem::take(&mut slot.expected));
                 slot.masked = slot.port.is_masked(0);
-                self.any_masked |= slot.masked;
+                self.any_special |= slot.masked | slot.limited;
             }
         }
     }
@@ -194,7 +203,7 @@ impl<P: Port> Fabric<P> {
         left_out: &LeftOutLists,
     ) {
         for run in runs {
-            if self.any_masked && self.drop_masked(run) {
+            if self.any_special && self.execute_special(run, batch, from, left_out) {
                 continue;
             }
             let mut frames = run.frames.clone();
@@ -204,31 +213,9 @@ impl<P: Port> Fabric<P> {
                 let Some(index) = frames.next() else {
                     break;
                 };
-                let (headers, payload, offload) = batch.split(index);
-                let frame = InHand {
-                    headers,
-                    payload: &payload,
-                    offload: *offload,
-                    from,
-                };
-                self.execute(run.action, frame, left_out);
+                self.execute_one((run.action, left_out), index, batch, from);
             }
         }
-    }
-
-    /// Drops frames for a receiver with one queue that is masked, all at once; `false` if it is not.
-    #[cold]
-    fn drop_masked(&mut self, run: &Run) -> bool {
-        let Action::Unicast { port: to, .. } = run.action else {
-            return false;
-        };
-        let masked = self.slot(to).is_some_and(|slot| slot.masked);
-        if masked {
-            let frames = run.frames.len() as u64;
-            self.counters
-                .add_drops(to, DropReason::ReceiverFull, frames);
-        }
-        masked
     }
 
     /// Gives frames for a receiver with one queue the tags that they go out with, in one go and once, however often
@@ -320,6 +307,10 @@ impl<P: Port> Fabric<P> {
         priority: VlanTci,
         frame: InHand<'_>,
     ) {
+        if self.is_storm(&frame) {
+            self.lose_at_sender(frame.from, DropReason::Storm);
+            return;
+        }
         let members = self.program.members(segment).len();
         let mut receivers = 0;
         for at in 0..members {
@@ -373,7 +364,12 @@ impl<P: Port> Fabric<P> {
         };
         if slot.port.is_masked(pair) {
             slot.masked = true;
+            slot.port.note_dropped(pair, 1);
             self.lose_at_receiver(to, DropReason::ReceiverFull, &frame);
+            return;
+        }
+        if slot.limited && !slot.may_get(frame.cost(), self.now) {
+            self.lose_at_receiver(to, DropReason::RateLimited, &frame);
             return;
         }
         let mut offload = frame.offload;
@@ -395,6 +391,7 @@ impl<P: Port> Fabric<P> {
                     None
                 }
                 Err(reason) => {
+                    slot.port.note_dropped(pair, 1);
                     self.counters.add_drops(to, reason, 1);
                     Some(reason)
                 }
@@ -404,6 +401,7 @@ impl<P: Port> Fabric<P> {
             slot.delivered.packets += done.traffic.packets;
             slot.delivered.bytes += done.traffic.bytes;
             done.lost.map(|(reason, frames)| {
+                slot.port.note_dropped(pair, frames);
                 self.counters.add_drops(to, reason, frames);
                 reason
             })
@@ -441,7 +439,7 @@ impl<P: Port> Fabric<P> {
 
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
-        self.any_masked = false;
+        self.any_special = false;
         while let Some(id) = self.touched.pop() {
             let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
                 continue;
@@ -473,27 +471,6 @@ impl<P: Port> Fabric<P> {
                 self.payers.push(Payer { port: id, load });
             }
         }
-    }
-
-    /// Counts what all that was flushed since the last time has cost, at those who got it. `false` if nobody did.
-    pub(crate) fn pay(&mut self, copying: u64) -> bool {
-        let ticks = |copying| Ticks {
-            switching: 0,
-            copying,
-        };
-        match self.payers.as_slice() {
-            [] => return false,
-            [one] => self.counters.add_ticks(one.port, ticks(copying)),
-            many => {
-                let total: u64 = many.iter().map(|payer| payer.load).sum();
-                for payer in many {
-                    let part = u128::from(copying) * u128::from(payer.load) / u128::from(total);
-                    self.counters.add_ticks(payer.port, ticks(part as u64));
-                }
-            }
-        }
-        self.payers.clear();
-        true
     }
 }
 

@@ -148,6 +148,7 @@ impl<P: Port> Switch<P> {
             } => {
                 let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
                 let origin = Origin { segment, learned };
+                self.note_answered(upcall);
                 self.to_do.effort.charge(CHANGE);
                 if epoch != self.program().epoch() {
                     // It is an answer to what was asked before the program changed, and nothing more.
@@ -167,6 +168,7 @@ impl<P: Port> Switch<P> {
                 except,
             } => {
                 self.to_do.effort.charge(SEEK);
+                self.note_answered(Some(upcall));
                 self.answer_once(Some(upcall), action, except);
             }
             Answer::Forget(Stale::Station { segment, mac }) => {

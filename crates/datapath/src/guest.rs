@@ -4,6 +4,7 @@
 //! 12-byte header (5.1.6); see [`header`] for what a sender may say in it.
 
 mod congestion;
+mod counts;
 pub mod header;
 mod kicks;
 mod notify;
@@ -16,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use channel::figures::QueueCounts;
 use memory::engine::{Copier, Engines};
 use memory::{GuestMemory, Segment};
 use port::counters::Traffic;
@@ -75,6 +77,7 @@ pub struct GuestQueue {
     /// Whether that pays.
     puts_off: Record,
     congestion: Congestion,
+    counts: QueueCounts,
     /// The engines that copy to or from it, if any do.
     engines: Option<Arc<Engines>>,
     waiting: Waiting,
@@ -104,6 +107,7 @@ impl GuestQueue {
             late: false,
             puts_off: Record::default(),
             congestion: Congestion::default(),
+            counts: QueueCounts::default(),
             engines: None,
             waiting: Waiting::default(),
             at_once,
@@ -267,6 +271,7 @@ impl GuestPort {
         let [to, from] = [2 * pair, 2 * pair + 1];
         let silent = |queue: &mut GuestQueue| !queue.shows_buffers();
         let by_guest = |queue: &mut GuestQueue| {
+            queue.counts.notifications += 1;
             !queue.used && queue.kicks.note(Instant::now()) && silent(queue)
         };
         if self.with_queue(from, by_guest) == Some(true)
@@ -362,6 +367,7 @@ impl Port for GuestPort {
             lane.hold();
             if let Some(queue) = lane.held() {
                 queue.lease(features, batch);
+                queue.count_leased(batch);
             }
         }
     }
@@ -413,6 +419,10 @@ impl Port for GuestPort {
         self.receiver(pair).is_some_and(GuestQueue::is_masked)
     }
 
+    fn note_dropped(&mut self, pair: u16, frames: u64) {
+        self.count_dropped(pair, frames);
+    }
+
     #[inline(always)]
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
         match self.receiver(pair) {
@@ -440,7 +450,7 @@ impl Port for GuestPort {
         let mut due = None;
         if let Some(queue) = lane.held() {
             queue.give_back();
-            queue.congestion.end_batch();
+            queue.congestion.end_batch(now);
             let activity = || activity(self.vcpus.as_deref(), pair, self.usable_pairs);
             due = queue.publish_and_notify_by(self.rules, now, activity);
             if self.copier.is_some() {

@@ -16,6 +16,7 @@
 //! refuse    what senders of rejected frames are told
 //! watch     captures of ports: who looks on
 //! late      receivers that are notified later
+//! limits    what a port may send and be sent
 //! cycles    what a batch costs, and who pays for it
 //! lane      a queue that several workers use, one at a time
 //! idle      cores that idle help busy workers
@@ -42,6 +43,7 @@ pub mod idle;
 pub mod keeper;
 pub mod lane;
 mod late;
+pub mod limits;
 pub mod offload;
 pub mod parking;
 pub mod poll;

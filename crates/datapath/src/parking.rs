@@ -4,7 +4,7 @@
 //! and waits here until control answers. Frames of the same key wait together behind one upcall. Room is
 //! bounded for each port: one guest's new flows cannot displace another's.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use port::{BATCH, Offload, PortId};
 use wire::flow::{FlowKey, FlowMask};
@@ -16,6 +16,9 @@ pub const FRAMES_PER_PORT: usize = 256;
 pub const BYTES_PER_PORT: usize = 2 << 20;
 /// Bytes of the longest frame, a segment that is to be cut.
 const FRAME_MAX: usize = 65_536 + 64;
+/// Questions of one port that are asked at a time; others wait until one of these is answered. Those of many ports fit into the ring, so
+/// that there is room in it for who asks seldom, and there are enough for control to have work while answers are on their way.
+pub const ASKED_PER_PORT: usize = 64;
 /// How long a frame waits, in milliseconds: long enough for control to be started again.
 pub const PATIENCE_MS: u64 = 2_000;
 
@@ -40,6 +43,12 @@ pub struct Waiting {
     /// Of each frame, counted over all keys.
     arrivals: Vec<u64>,
     since: u64,
+    /// The same in nanoseconds.
+    since_ns: u64,
+    /// Control was asked.
+    asked: bool,
+    /// It was to be asked, at least once.
+    tried: bool,
 }
 
 impl Waiting {
@@ -67,6 +76,14 @@ struct Share {
     bytes: usize,
     /// Open questions about this port's frames.
     open: BTreeSet<u64>,
+    /// Those of them that control was not asked yet.
+    unasked: BTreeSet<u64>,
+}
+
+impl Share {
+    fn may_ask(&self) -> bool {
+        self.open.len() - self.unasked.len() < ASKED_PER_PORT
+    }
 }
 
 /// What became of a frame that was brought here.
@@ -74,7 +91,7 @@ struct Share {
 pub enum Parked {
     /// The first of its key: an upcall with this number is to be sent.
     Ask(u64),
-    /// It waits behind others.
+    /// It waits behind others of its key, or its question behind others of its port: see [`Parking::next_to_ask`].
     Behind,
     /// Its port has no room left.
     Full,
@@ -90,6 +107,12 @@ pub struct Parking {
     shares: HashMap<PortId, Share>,
     next_id: u64,
     arrivals: u64,
+    /// Questions that were asked so far, each once.
+    pub(crate) questions: u64,
+    /// Nanoseconds of the machine's monotonic clock.
+    pub(crate) clock: u64,
+    /// Ports that may ask more, in the order in which they have their turns.
+    turns: VecDeque<PortId>,
 }
 
 impl Parking {
@@ -155,7 +178,11 @@ impl Parking {
             return Parked::Behind;
         }
         self.next_id += 1;
+        let asked = share.may_ask();
         share.open.insert(self.next_id);
+        if !asked {
+            share.unasked.insert(self.next_id);
+        }
         self.by_key.insert(*key, self.next_id);
         self.waiting.insert(
             self.next_id,
@@ -164,9 +191,68 @@ impl Parking {
                 frames: vec![make()],
                 arrivals: vec![self.arrivals],
                 since: now,
+                since_ns: self.clock,
+                asked,
+                tried: asked,
             },
         );
-        Parked::Ask(self.next_id)
+        self.questions += u64::from(asked);
+        match asked {
+            true => Parked::Ask(self.next_id),
+            false => Parked::Behind,
+        }
+    }
+
+    /// A question could not be asked: it has its turn again.
+    pub fn ask_later(&mut self, id: u64) {
+        let Some(waiting) = self.waiting.get_mut(&id) else {
+            return;
+        };
+        waiting.asked = false;
+        let port = waiting.port();
+        if let Some(share) = self.shares.get_mut(&port) {
+            share.unasked.insert(id);
+        }
+        self.give_turn(port);
+    }
+
+    /// The next question that may be asked, and is from now on: ports have their turns.
+    pub fn next_to_ask(&mut self) -> Option<(u64, &Waiting)> {
+        loop {
+            let port = self.turns.pop_front()?;
+            let Some(share) = self.shares.get_mut(&port) else {
+                continue;
+            };
+            let Some(id) = share.unasked.first().copied().filter(|_| share.may_ask()) else {
+                continue;
+            };
+            share.unasked.remove(&id);
+            self.turns.push_back(port);
+            if let Some(waiting) = self.waiting.get_mut(&id) {
+                waiting.asked = true;
+                self.questions += u64::from(!std::mem::replace(&mut waiting.tried, true));
+                return self.waiting.get(&id).map(|waiting| (id, waiting));
+            }
+        }
+    }
+
+    /// How long a question has been open, nanoseconds; `None` when it is not any more.
+    #[must_use]
+    pub(crate) fn open_for(&self, id: u64) -> Option<u64> {
+        let waiting = self.waiting.get(&id)?;
+        Some(self.clock.saturating_sub(waiting.since_ns))
+    }
+
+    /// Whether [`Parking::next_to_ask`] may have something.
+    #[must_use]
+    pub fn has_to_ask(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    fn give_turn(&mut self, port: PortId) {
+        if !self.turns.contains(&port) {
+            self.turns.push_back(port);
+        }
     }
 
     /// Gives out the frames behind an upcall; `None` when they are gone already.
@@ -177,8 +263,13 @@ impl Parking {
             share.frames -= waiting.frames.len();
             share.bytes -= waiting.frames.iter().map(ParkedFrame::bytes).sum::<usize>();
             share.open.remove(&id);
+            share.unasked.remove(&id);
+            let more = !share.unasked.is_empty();
             if share.frames == 0 {
                 self.shares.remove(&waiting.port());
+            }
+            if more {
+                self.give_turn(waiting.port());
             }
         }
         Some(waiting)
@@ -233,12 +324,19 @@ impl Parking {
         ids.into_iter().filter_map(|id| self.release(id)).collect()
     }
 
-    /// All open questions in the order they arose, to be asked again.
+    /// All open questions that were asked, to be asked again: the first of each port, then the second of each, in the order
+    /// they arose.
     #[must_use]
     pub fn open(&self) -> Vec<(u64, &Waiting)> {
-        let mut open: Vec<_> = self.waiting.iter().map(|(&id, w)| (id, w)).collect();
-        open.sort_unstable_by_key(|(id, _)| *id);
-        open
+        let asked = |id: &u64| self.waiting.get(id).filter(|waiting| waiting.asked);
+        let mut open = Vec::with_capacity(self.waiting.len());
+        for share in self.shares.values() {
+            let ids = share.open.iter();
+            let waiting = ids.filter_map(|id| Some((*id, asked(id)?)));
+            open.extend(waiting.enumerate());
+        }
+        open.sort_unstable_by_key(|(rank, (id, _))| (*rank, *id));
+        open.into_iter().map(|(_, question)| question).collect()
     }
 }
 

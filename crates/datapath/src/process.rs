@@ -9,6 +9,7 @@ mod flows;
 mod hand_over;
 mod kept;
 mod life;
+mod ports;
 mod token;
 
 use std::collections::BTreeMap;
@@ -311,6 +312,7 @@ impl Process {
                 }
                 port.set_weight(config.weight, &self.workers);
             }
+            Order::SetLimits(id, limits) => self.set_limits(id, limits)?,
             Order::PortStates => self.report_ports(),
             Order::FindFlows(keys) => self.find_flows(keys)?,
             Order::Flows(wanted) => return Ok(self.busiest_flows(number, wanted)),
@@ -329,6 +331,7 @@ impl Process {
         let adopted = Report::Adopted {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
+            limits: self.limits(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -353,7 +356,12 @@ impl Process {
         for one in self.workers.each(|w| w.switch.figures()) {
             all.add(&one);
         }
-        let states = self.ports.values().map(Attachment::state).collect();
+        let counts = self.queue_counts();
+        let state = |port: &Attachment| {
+            let counts = counts.get(&port.config().id);
+            port.state(counts.unwrap_or(&BTreeMap::new()))
+        };
+        let states = self.ports.values().map(state).collect();
         self.report(&Report::PortStates(states, all), &[]);
     }
 

@@ -14,6 +14,7 @@
 
 mod billing;
 mod guests;
+mod holding;
 pub(crate) mod piece;
 mod screen;
 mod waiting;
@@ -36,6 +37,7 @@ use crate::follow::ToDo;
 use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
 use crate::runs::{Run, Train};
+use holding::Holding;
 
 /// Flows that the cache holds.
 pub const FLOWS: usize = MAX_FLOWS;
@@ -80,6 +82,8 @@ pub struct Switch<P> {
     swept: u64,
     /// Until then, a port for whose frames without a flow there is no room waits; 0: it does not.
     patient_until: u64,
+    /// Who has to wait; see [`Switch::paused_until`].
+    holding: Holding,
 }
 
 impl<P: Port> Switch<P> {
@@ -102,6 +106,7 @@ impl<P: Port> Switch<P> {
             frames: 0,
             swept: 0,
             patient_until: 0,
+            holding: Holding::default(),
         }
     }
 
@@ -194,6 +199,7 @@ impl<P: Port> Switch<P> {
         SwitchFigures {
             flows: self.flows.len() as u64,
             parked: self.parking.len() as u64,
+            upcalls: self.figures.upcalls + self.parking.questions,
             ..self.figures
         }
     }
@@ -207,7 +213,7 @@ impl<P: Port> Switch<P> {
     /// Moves one batch from a port's queue pair. `false` when nothing waited there. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
-        if self.patient_until != 0 && self.has_to_wait(id, now) {
+        if self.holding.any && self.has_to_wait(id, now) {
             return false;
         }
         if !self.fabric.is_settled() {
@@ -220,8 +226,14 @@ impl<P: Port> Switch<P> {
             return false;
         };
         slot.port.take(pair, &mut self.batch);
-        if self.batch.is_untouched() {
+        let untouched = self.batch.is_untouched();
+        if untouched {
             slot.port.release(pair);
+        }
+        if self.holding.any {
+            self.settle_limits(id);
+        }
+        if untouched {
             return false;
         }
         self.count_taken(id);
@@ -407,6 +419,7 @@ impl<P: Port> Switch<P> {
         let len = headers.as_slice().len() + payload.len() as usize;
         let number = self.figures.upcalls;
         let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
+        self.parking.clock = self.fabric.now;
         let parked = self.parking.park(&key, len, now, || {
             let mut copy = HeaderBuf::default();
             copy.fill(headers.as_slice().len())
@@ -428,35 +441,15 @@ impl<P: Port> Switch<P> {
                 self.show_lost(index, from, DropReason::UpcallFull);
             }
             Parked::Ask(id) => {
-                self.figures.upcalls += 1;
-                upcalls.send(&Upcall {
+                let sent = upcalls.send(&Upcall {
                     id,
                     key: *key.words(),
                     frame_len: len as u32,
                     headers: headers.as_slice().to_vec(),
                 });
-            }
-        }
-    }
-
-    /// Asks all open questions again: control is new, or may have missed some. Not while answers wait to be
-    /// followed: they would become more than are followed.
-    pub fn ask_again(&mut self, upcalls: &mut dyn UpcallSink) {
-        if self.to_do.is_behind() {
-            return;
-        }
-        for (id, waiting) in self.parking.open() {
-            let Some(first) = waiting.frames.first() else {
-                continue;
-            };
-            let sent = upcalls.send(&Upcall {
-                id,
-                key: *waiting.key.words(),
-                frame_len: first.bytes() as u32,
-                headers: first.headers.as_slice().to_vec(),
-            });
-            if !sent {
-                return;
+                if !sent {
+                    self.parking.ask_later(id);
+                }
             }
         }
     }

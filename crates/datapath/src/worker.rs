@@ -22,6 +22,7 @@ mod handle;
 mod held;
 mod helping;
 mod lending;
+mod paused;
 mod rings;
 mod round;
 mod seat;
@@ -53,6 +54,7 @@ pub use handle::{Notice, Notices, WorkerHandle};
 use held::HeldPairs;
 pub use helping::Help;
 use lending::Lending;
+use paused::PausedPairs;
 use rings::ControlRings;
 use seat::Seat;
 pub(crate) use start::spawn_all;
@@ -97,6 +99,7 @@ pub struct Worker {
     loads: BTreeMap<(PortId, u16), u64>,
     active: ActivePairs,
     held: HeldPairs,
+    paused: PausedPairs,
     /// Pairs that are served, active or not.
     pairs: usize,
     fair: Fair,
@@ -226,6 +229,7 @@ impl Worker {
         self.pairs = self.pairs.saturating_sub(1);
         self.active.remove(port, pair);
         self.held.forget((port, pair));
+        self.paused.remove((port, pair));
         self.loads.remove(&(port, pair));
     }
 
@@ -256,9 +260,11 @@ impl Worker {
         ring(&self.notices_bell);
     }
 
-    /// Looks at a pair from now on without being asked. Not at one that a helper has.
+    /// Looks at a pair from now on without being asked. Not at one that a helper has, or that has to wait.
     fn activate(&mut self, port: PortId, pair: u16) {
-        let new = !self.lending.has((port, pair)) && self.active.add(port, pair);
+        let known = (port, pair);
+        let elsewhere = self.lending.has(known) || self.paused.has(known);
+        let new = !elsewhere && self.active.add(port, pair);
         if new && let Some(guest) = self.switch.port_mut(port) {
             guest.arm(pair, false);
         }
@@ -270,7 +276,9 @@ impl Worker {
             return false;
         }
         self.follow_answers();
+        self.switch.ask_more(&mut self.control);
         self.look_at_held();
+        self.look_at_paused();
         // It is read once a round, and what comes behind the last one goes by that.
         let now = self.serve();
         let late = self.notify_late(now);

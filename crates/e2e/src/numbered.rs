@@ -18,6 +18,11 @@ impl Stream {
         Stream { id, flow, next: 0 }
     }
 
+    /// Its number.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
     /// How many frames were sent.
     pub fn sent(&self) -> u64 {
         self.next

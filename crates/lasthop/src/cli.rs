@@ -10,6 +10,7 @@ mod capture;
 mod client;
 mod failure;
 mod generate;
+mod limits;
 mod order;
 mod pcap;
 mod show;

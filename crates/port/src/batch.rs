@@ -7,6 +7,7 @@ use memory::copy::{Cursor, copy_bytes};
 use wire::flow::FlowKey;
 use wire::vlan::{CAP, HeaderBuf};
 
+use crate::budget::{Budget, Cost};
 use crate::counters::Traffic;
 use crate::payload::Payload;
 use crate::{DropReason, Offload, REASONS};
@@ -181,6 +182,8 @@ pub struct Batch {
     /// Most bytes of a private head.
     depth: usize,
     limit: BatchLimit,
+    /// What its sender may send, where that is bounded.
+    budget: Option<Budget>,
 }
 
 impl Default for Batch {
@@ -201,6 +204,7 @@ impl Batch {
             drops: [0; REASONS.len()],
             depth: CAP,
             limit: BatchLimit::MOST,
+            budget: None,
         }
     }
 
@@ -217,6 +221,36 @@ impl Batch {
     #[must_use]
     pub fn limit(&self) -> BatchLimit {
         self.limit
+    }
+
+    /// From now on, no more is to be taken than this: see [`Batch::keeps_last`].
+    pub fn set_budget(&mut self, budget: Option<Budget>) {
+        self.budget = budget;
+    }
+
+    /// What its sender may send, and what of that was taken; none if that is not bounded.
+    #[inline]
+    #[must_use]
+    pub fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// Pays for the frame that was pushed last out of the budget. `false` if there is not so much: then it was not pushed,
+    /// and is to stay where it is, with all behind it.
+    pub fn keeps_last(&mut self) -> bool {
+        let (Some(budget), Some(last)) = (&mut self.budget, self.len.checked_sub(1)) else {
+            return true;
+        };
+        let frame = &self.frames[last];
+        let len = frame.len();
+        let headers = frame.headers.as_slice();
+        if budget.admit(Cost::of_unchecked(headers, len, &frame.offload)) {
+            return true;
+        }
+        self.len = last;
+        self.taken.packets -= 1;
+        self.taken.bytes -= u64::from(len);
+        false
     }
 
     /// Copies so many bytes of each frame's head from now on, at most [`CAP`]. Frames with an offload get
@@ -357,6 +391,9 @@ impl Batch {
     pub fn drop_taken(&mut self, reason: DropReason, len: u32) {
         self.drops[reason as usize] += 1;
         self.count_taken(len);
+        if let Some(budget) = &mut self.budget {
+            budget.charge(Cost::of(len, &Offload::default()));
+        }
     }
 
     #[inline]

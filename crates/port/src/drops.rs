@@ -63,6 +63,9 @@ drop_reasons! {
     DhcpServer "dhcp-server" "The port's guest may not serve DHCP."
     RouterAdvert "router-advert" "The port's guest may not advertise itself as an IPv6 router, or redirect others."
     Unreadable "unreadable" "What the frame carries is hidden behind tags, LLC or headers, so that it cannot be checked."
+    Storm "storm" "The port has sent more frames for many, or for a station that nobody knows, than it may."
+    // Counted at the port that the frame was for.
+    RateLimited "rate-limited" "The receiving port's limit was reached."
 }
 
 impl std::fmt::Display for DropReason {

@@ -5,6 +5,7 @@
 //! [`loopback::LoopbackPort`] need no guest. Policy and sessions are not known here.
 
 mod batch;
+mod budget;
 pub mod counters;
 pub mod decorate;
 mod drops;
@@ -16,6 +17,7 @@ mod payload;
 mod tests;
 
 pub use batch::{BATCH, Batch, BatchLimit, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
+pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS};
 pub use payload::{Outgoing, Payload};
 
@@ -154,6 +156,9 @@ pub trait Port {
     fn is_masked(&mut self, _pair: u16) -> bool {
         false
     }
+
+    /// Frames for `pair`, which is held, were dropped.
+    fn note_dropped(&mut self, _pair: u16, _frames: u64) {}
 
     /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
     /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so

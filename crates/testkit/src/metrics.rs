@@ -37,7 +37,7 @@ impl Metrics {
                 name.clone_into(&mut family.name);
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').ok_or_else(|| blame("no type"))?;
-                if name != family.name || !["counter", "gauge"].contains(&kind) {
+                if name != family.name || !["counter", "gauge", "histogram"].contains(&kind) {
                     return Err(blame("a type of another family, or an unknown one"));
                 }
                 if (kind == "counter" && !open) != name.ends_with("_total") {
@@ -48,7 +48,7 @@ impl Metrics {
             } else {
                 let (key, value) = line.rsplit_once(' ').ok_or_else(|| blame("no value"))?;
                 let name = key.split('{').next().unwrap_or_default();
-                if name != family.sample(open) {
+                if !family.has(name, open) {
                     return Err(blame("a sample of another family"));
                 }
                 check_labels(&key[name.len()..]).map_err(blame)?;
@@ -95,14 +95,16 @@ struct Family {
 }
 
 impl Family {
-    /// The name of its samples.
-    fn sample(&self, open: bool) -> String {
-        let suffix = if open && self.kind == "counter" {
-            "_total"
-        } else {
-            ""
+    /// Whether one of its samples has this name.
+    fn has(&self, sample: &str, open: bool) -> bool {
+        let Some(suffix) = sample.strip_prefix(&self.name) else {
+            return false;
         };
-        format!("{}{suffix}", self.name)
+        match &*self.kind {
+            "counter" if open => suffix == "_total",
+            "histogram" => ["_bucket", "_sum", "_count"].contains(&suffix),
+            _ => suffix.is_empty(),
+        }
     }
 }
 
@@ -140,6 +142,10 @@ mod tests {
         assert_eq!(read.get("a_total{b=\"c\",d=\"e\"}"), 1.0);
         let open = "# HELP a A.\n# TYPE a counter\na_total 1.5\n# EOF\n";
         assert_eq!(Metrics::read(open).unwrap().get("a_total"), 1.5);
+        let histogram =
+            "# HELP a A.\n# TYPE a histogram\na_bucket{le=\"+Inf\"} 1\na_sum 2\na_count 1\n";
+        assert_eq!(Metrics::read(histogram).unwrap().get("a_sum"), 2.0);
+        assert!(Metrics::read(&histogram.replace("a_sum", "a_all")).is_err());
         for (from, to) in [
             ("a_total{", "b_total{"),
             ("counter", "gauge"),

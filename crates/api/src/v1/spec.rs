@@ -3,6 +3,7 @@
 mod access;
 mod copying;
 mod guard;
+mod limits;
 mod metrics;
 mod port;
 mod switch;
@@ -18,6 +19,7 @@ pub use self::access::{
 };
 pub use self::copying::CopyEngine;
 pub use self::guard::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
+pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub(in crate::v1) use self::switch::Auto;

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{GuardStatus, GuestStates, Poll, PortKind, PortSpec, Role, UplinkDriver, Work};
+use super::{
+    GuardStatus, GuestStates, LimitsSpec, Poll, PortKind, PortSpec, Role, UplinkDriver, Work,
+};
 
 /// Answer of `GET /v1/status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -250,6 +252,9 @@ pub struct PortStatus {
     /// Its part of the switch's time, compared with other ports.
     #[serde(default)]
     pub weight: u16,
+    /// What it may send and be sent.
+    #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
+    pub limits: LimitsSpec,
     /// What the switch did for it.
     #[serde(default)]
     pub work: Work,
@@ -302,6 +307,7 @@ impl PortStatus {
             mac: spec.mac.clone(),
             mtu: spec.mtu,
             weight: spec.weight,
+            limits: spec.limits,
             work: Work::default(),
             guard: GuardStatus::default(),
             driver: spec.driver,

@@ -2,6 +2,7 @@
 
 mod access;
 mod guard;
+mod limits;
 mod within;
 
 use std::collections::HashMap;
@@ -50,6 +51,7 @@ const PORT_KEYS: &[&str] = &[
     "weight",
     "vcpu_threads",
     "guard",
+    "limits",
 ];
 const UPLINK_KEYS: &[&str] = &[
     "name",
@@ -63,6 +65,7 @@ const UPLINK_KEYS: &[&str] = &[
     "mtu",
     "weight",
     "guard",
+    "limits",
 ];
 const TAP_KEYS: &[&str] = &[
     "name",
@@ -77,6 +80,7 @@ const TAP_KEYS: &[&str] = &[
     "mtu",
     "weight",
     "guard",
+    "limits",
 ];
 
 /// An error with the byte offset of its place.
@@ -262,6 +266,10 @@ fn port(
         guard: match table.table("guard", expect::GUARD)? {
             Some((inner, at)) => guard::read(inner, at, index, table.lines)?,
             None => default.guard.clone(),
+        },
+        limits: match table.table("limits", expect::LIMITS)? {
+            Some((inner, at)) => limits::limits(inner, at, index, table.lines)?,
+            None => default.limits,
         },
         ..default
     })

@@ -267,7 +267,7 @@ fn keys() {
     check_port_lines(&[(
         "queue = 2",
         "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
-         trunk, mac, mtu, weight, vcpu_threads, guard, found the unknown key \"queue\"",
+         trunk, mac, mtu, weight, vcpu_threads, guard, limits, found the unknown key \"queue\"",
     )]);
 }
 

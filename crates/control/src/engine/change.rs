@@ -91,6 +91,7 @@ impl Engine {
         // Interfaces that are not wanted any more go with that, so it comes last.
         let done = self.claim_interfaces(&specs);
         let done = done.and_then(|()| self.reconcile_ports(configs));
+        let done = done.and_then(|()| self.reconcile_limits(&specs));
         for path in claimed {
             if !self.listens(&path) {
                 self.supervisor.unlisten(&path).map_err(unavailable)?;
@@ -179,6 +180,20 @@ impl Engine {
         Ok(())
     }
 
+    /// Has the switch hold ports to what is wanted.
+    fn reconcile_limits(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
+        for spec in specs {
+            let id = self.saved.port_id(&spec.name);
+            let wanted = wanted::limits_of(&spec.limits);
+            if self.limits.get(&id).copied().unwrap_or_default() != wanted {
+                self.supervisor.hear();
+                self.order(Order::SetLimits(id, wanted))?;
+                self.limits.insert(id, wanted);
+            }
+        }
+        Ok(())
+    }
+
     fn make_port(&mut self, config: PortConfig) -> Result<(), Problem> {
         let path = config.socket.clone();
         let listens = config.role == switching::Role::Server;
@@ -205,6 +220,7 @@ impl Engine {
 
     fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
         self.order(Order::RemovePort(id))?;
+        self.limits.remove(&id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };
@@ -220,6 +236,7 @@ impl Engine {
                 break;
             }
         }
+        self.questions.forget(id.0);
         let effects = self.fdb.forget_port(id);
         self.carry_out(effects);
         self.connected.remove(&id);

@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use channel::limits::Limits;
 use channel::link::{Link, Received};
 use channel::shared::Region;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{Order, PortConfig, Report, StationUse};
+use port::PortId;
 
 use super::peers::SwitchPeer;
 
@@ -51,18 +53,21 @@ pub(super) struct Adopted {
     pub(super) epoch: u64,
     pub(super) region: Region,
     pub(super) ports: Vec<PortConfig>,
+    pub(super) limits: Vec<(PortId, Limits)>,
     pub(super) stations: Vec<StationUse>,
 }
 
 /// Takes the switch over from whoever had it.
 pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
     let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
+    let mut limits = Vec::new();
     switch.request(Order::Adopt, &[], |report, fds| match report {
         Report::Adopted {
             epoch: running,
             ports: all,
+            limits: held_to,
         } => {
-            (epoch, ports) = (running, all);
+            (epoch, ports, limits) = (running, all, held_to);
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
@@ -82,6 +87,7 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
             answer_bell,
         },
         ports,
+        limits,
         stations,
     })
 }

@@ -1,6 +1,7 @@
 //! Which metrics there are.
 
 use api::v1::{PortState, PortStatus, ProcessState};
+use channel::figures::{QueueCounts, WAIT_BOUNDS_US};
 use port::REASONS;
 
 use super::text::{Kind, Page};
@@ -22,6 +23,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     host(facts, page);
     processes(facts, page);
     switch(facts, page);
+    waits(facts, page);
     counters(facts, page);
     work(facts, page);
     ports(facts, page);
@@ -129,6 +131,17 @@ fn switch(facts: &Facts, page: &mut Page) {
     ] {
         page.family(Kind::Counter, name, help).sample(&[], value);
     }
+}
+
+fn waits(facts: &Facts, page: &mut Page) {
+    let waits = &facts.figures.waits;
+    let counts = WAIT_BOUNDS_US.iter().zip(waits.within);
+    page.histogram(
+        "lasthop_upcall_seconds",
+        "From a frame without a flow to control's answer, since the switch started.",
+        counts.map(|(us, count)| (*us as f64 / 1e6, count)),
+        (waits.longer, waits.total_ns as f64 / 1e9),
+    );
 }
 
 /// Every port with what is counted at it.
@@ -264,6 +277,44 @@ fn queues(facts: &Facts, page: &mut Page) {
             let running = queue.enabled && queue.fault.is_none();
             let labels = [("port", &*port.name), ("queue", &*index)];
             family.sample(&labels, u8::from(running));
+        }
+    }
+    queue_counters(facts, page);
+}
+
+fn queue_counters(facts: &Facts, page: &mut Page) {
+    type Value = fn(&QueueCounts) -> f64;
+    let families: [(&str, &str, Value); 5] = [
+        (
+            "lasthop_queue_frames",
+            "Frames that a queue has carried since it was started; even queues carry them to the guest.",
+            |q| q.frames as f64,
+        ),
+        ("lasthop_queue_bytes", "Bytes of those.", |q| q.bytes as f64),
+        (
+            "lasthop_queue_dropped_frames",
+            "Frames that it could not carry: there was no buffer, or they were wrong in themselves.",
+            |q| q.dropped as f64,
+        ),
+        (
+            "lasthop_queue_notifications",
+            "Kicks of the guest that were heard, of odd queues; interrupts of the guest, of even ones.",
+            |q| q.notifications as f64,
+        ),
+        (
+            "lasthop_queue_full_seconds",
+            "Time without a receive buffer when one was wanted, until one was there.",
+            |q| q.full_ns as f64 / 1e9,
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Counter, name, help);
+        for (port, counted) in each(facts) {
+            for queue in counted.state.iter().flat_map(|state| &state.queues) {
+                let index = queue.index.to_string();
+                let labels = [("port", &*port.name), ("queue", &*index)];
+                family.sample(&labels, value(&queue.counts));
+            }
         }
     }
 }

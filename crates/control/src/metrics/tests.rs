@@ -4,6 +4,7 @@ use api::v1::{
     DriverStatus, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
     SegmentStatus, StatusDocument,
 };
+use channel::figures::{QueueCounts, Waits};
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures};
 use port::counters::{PortCounts, Ticks, Traffic};
 use port::{PortId, REASONS};
@@ -41,6 +42,13 @@ fn facts() -> Facts {
             size: 256,
             enabled: true,
             fault: None,
+            counts: QueueCounts {
+                frames: 10,
+                bytes: 600,
+                dropped: 1,
+                notifications: 4,
+                full_ns: 2_500_000_000,
+            },
         }],
         connections: 2,
     };
@@ -81,6 +89,13 @@ fn facts() -> Facts {
         },
         figures: SwitchFigures {
             hits: 7,
+            waits: {
+                let mut waits = Waits::default();
+                for ns in [5_000, 60_000, 60_000, 3_000_000_000] {
+                    waits.note(ns);
+                }
+                waits
+            },
             ..SwitchFigures::default()
         },
         ports: vec![counted(0, "vm1"), counted(1, "t0")],
@@ -115,6 +130,21 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         ("lasthop_port_state{port=\"vm1\",state=\"faulted\"}", 1.0),
         ("lasthop_port_state{port=\"vm1\",state=\"up\"}", 0.0),
         ("lasthop_queue_running{port=\"vm1\",queue=\"1\"}", 1.0),
+        ("lasthop_queue_frames_total{port=\"vm1\",queue=\"1\"}", 10.0),
+        (
+            "lasthop_queue_full_seconds_total{port=\"t0\",queue=\"1\"}",
+            2.5,
+        ),
+        (
+            "lasthop_queue_notifications_total{port=\"vm1\",queue=\"1\"}",
+            4.0,
+        ),
+        ("lasthop_upcall_seconds_bucket{le=\"0.00001\"}", 1.0),
+        ("lasthop_upcall_seconds_bucket{le=\"0.00005\"}", 1.0),
+        ("lasthop_upcall_seconds_bucket{le=\"0.0001\"}", 3.0),
+        ("lasthop_upcall_seconds_bucket{le=\"1\"}", 3.0),
+        ("lasthop_upcall_seconds_bucket{le=\"+Inf\"}", 4.0),
+        ("lasthop_upcall_seconds_count", 4.0),
         ("lasthop_driver_restarts_total{port=\"t0\"}", 3.0),
         ("lasthop_driver_refused_frames_total{port=\"t0\"}", 4.0),
         ("lasthop_segment_ports{segment=\"blue\"}", 1.0),

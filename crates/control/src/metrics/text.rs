@@ -39,6 +39,8 @@ pub(super) enum Kind {
     Counter,
     /// It is what it is now.
     Gauge,
+    /// How many there were up to each bound; see [`Page::histogram`].
+    Histogram,
 }
 
 /// The labels of a sample.
@@ -62,7 +64,7 @@ impl Page {
     pub(super) fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
         let suffix = match kind {
             Kind::Counter => "_total",
-            Kind::Gauge => "",
+            Kind::Gauge | Kind::Histogram => "",
         };
         let told = match self.format {
             Format::Plain => suffix,
@@ -72,6 +74,7 @@ impl Page {
         let word = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         self.put(format_args!(
             "# HELP {name}{told} {help}\n# TYPE {name}{told} {word}\n"
@@ -81,6 +84,27 @@ impl Page {
             name,
             suffix,
         }
+    }
+
+    /// A whole family of one histogram: counts up to each bound and not up to the one before, those beyond the last, and the
+    /// sum of all.
+    pub(super) fn histogram(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        counts: impl Iterator<Item = (f64, u64)>,
+        (beyond, sum): (u64, f64),
+    ) {
+        self.family(Kind::Histogram, name, help);
+        let mut all = 0;
+        for (bound, count) in counts {
+            all += count;
+            self.put(format_args!("{name}_bucket{{le=\"{bound}\"}} {all}\n"));
+        }
+        all += beyond;
+        self.put(format_args!(
+            "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {sum}\n{name}_count {all}\n"
+        ));
     }
 
     fn put(&mut self, what: impl Display) {

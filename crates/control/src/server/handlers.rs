@@ -241,7 +241,7 @@ pub(super) async fn add_port(
 ) -> Done<Response> {
     let port: PortSpec = document(&headers, body)?;
     let location = [(LOCATION, format!("/v1/ports/{}", port.name))];
-    let wanted = order_now(&engine, &headers, Change::AddPort(port)).await?;
+    let wanted = order_now(&engine, &headers, Change::AddPort(Box::new(port))).await?;
     let created = (StatusCode::CREATED, location, Json(&wanted.port));
     Ok(with_tag(&wanted, created))
 }

@@ -33,7 +33,7 @@ pub enum Change {
     /// No such segment any more.
     RemoveSegment(String),
     /// One more port; see [`add_port`].
-    AddPort(PortSpec),
+    AddPort(Box<PortSpec>),
     /// The port of this name, but for what the patch says; see [`set_port`].
     SetPort(String, PortPatch),
     /// No such port any more.
@@ -90,7 +90,7 @@ pub fn changed(
             with_segments(new, runtime_dir)
         }
         Change::RemoveSegment(name) => without_segment(state, name),
-        Change::AddPort(spec) => add_port(state, spec.clone(), runtime_dir),
+        Change::AddPort(spec) => add_port(state, (**spec).clone(), runtime_dir),
         Change::SetPort(name, patch) => set_port(state, name, patch, runtime_dir),
         Change::RemovePort(name) => remove_port(state, name),
     }
@@ -160,6 +160,23 @@ fn patched<T: serde::Serialize + DeserializeOwned>(
             "." | "?" => problem,
             field => problem.with_field(field),
         }
+    })
+}
+
+/// The same of the part called `of`, which `null` makes what it is when nothing is said.
+pub(super) fn patched_in<T>(part: &T, patch: &Value, of: &str) -> Result<T, Problem>
+where
+    T: serde::Serialize + DeserializeOwned + Default,
+{
+    if patch.is_null() {
+        return Ok(T::default());
+    }
+    patched(part, patch).map_err(|problem| {
+        let field = match &problem.field {
+            Some(field) => format!("{of}.{field}"),
+            None => of.to_owned(),
+        };
+        problem.with_field(field)
     })
 }
 

@@ -15,7 +15,7 @@ use super::device::{device, place_of_interface};
 use super::guard;
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
-use super::{API_SOCKET, socket_path};
+use super::{API_SOCKET, limits, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -258,6 +258,7 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
             return Err(at.taken("an interface that no other port has", found));
         }
         numbers(place, port)?;
+        limits::check(i, &port.limits)?;
         threads(At(place, "vcpu_threads"), port.vcpu_threads.as_deref())?;
         membership(place, port, state)?;
         mac(At(place, "mac"), port.mac.as_deref())?;

@@ -182,6 +182,7 @@ fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
         weight: 0,
         vcpu_threads: None,
         guard: api::v1::GuardSpec::default(),
+        limits: api::v1::LimitsSpec::default(),
         ..port.clone()
     };
     fixed(old) != fixed(new)

@@ -39,6 +39,15 @@ pub(crate) mod expect {
     pub(crate) const GUARD_MACS: &str = "\"any\", \"learned-once\", or an array of 1 to 64 unicast MAC addresses like \"52:54:00:00:00:01\"";
     pub(crate) const GUARD_ADDRESSES: &str = "\"any\", \"learned-once\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
     pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
+    pub(crate) const LIMITS: &str = "the table [port.limits]";
+    pub(crate) const RATE: &str =
+        "a table with packets_per_second, bits_per_second or both, and their bursts";
+    pub(crate) const FLOOD: &str = "a table with packets_per_second, and packets_burst";
+    pub(crate) const PACKETS: &str = "an integer from 1 to 1000000000, or a text like \"100k\"";
+    pub(crate) const PACKETS_BURST: &str = "an integer from 64, which a frame of 64 KiB may become, to 1000000000, or a text like \"1k\"";
+    pub(crate) const BITS: &str = "an integer from 1 to 1000000000000, or a text like \"1G\"";
+    pub(crate) const BITS_BURST: &str = "an integer from 524424, the bits of a frame of 64 KiB, to 1000000000000, or a text like \"10M\"";
+    pub(crate) const FLOOD_BURST: &str = "an integer from 1 to 1000000000, or a text like \"1k\"";
     pub(crate) const MTU: &str = "an integer from 68 to 9216";
 }
 
@@ -71,6 +80,38 @@ pub enum Place {
     Rule(usize, usize),
     /// The guard of the port with this index.
     Guard(usize),
+    /// The limits of the port with this index.
+    Limits(usize),
+    /// One of them.
+    Bound(usize, Bound),
+}
+
+/// One of a port's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// Of what its guest sends.
+    FromGuest,
+    /// Of what its guest is sent.
+    ToGuest,
+    /// Of broadcast frames that its guest sends.
+    Broadcast,
+    /// Of multicast frames.
+    Multicast,
+    /// Of frames for stations that are not known.
+    UnknownUnicast,
+}
+
+impl Bound {
+    /// As it is spelt in the configuration and in the API.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::FromGuest => "from_guest",
+            Self::ToGuest => "to_guest",
+            Self::Broadcast => "broadcast",
+            Self::Multicast => "multicast",
+            Self::UnknownUnicast => "unknown_unicast",
+        }
+    }
 }
 
 impl Place {
@@ -90,6 +131,8 @@ impl Place {
             Self::Acl(at) => format!("access.lists[{at}]."),
             Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
             Self::Guard(at) => format!("ports[{at}].guard."),
+            Self::Limits(at) => format!("ports[{at}].limits."),
+            Self::Bound(at, bound) => format!("ports[{at}].limits.{}.", bound.as_str()),
         };
         let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
         format!("{table}{key}{item}")
@@ -111,6 +154,11 @@ impl Place {
             Self::Acl(_) => "acl",
             Self::Rule(..) => "acl.rule",
             Self::Guard(_) => "port.guard",
+            Self::Limits(_) => "port.limits",
+            Self::Bound(_, bound) => match key {
+                "" => return format!("port.limits.{}", bound.as_str()),
+                key => return format!("port.limits.{}.{key}", bound.as_str()),
+            },
         };
         if key.is_empty() {
             table.to_owned()
@@ -159,7 +207,14 @@ pub(crate) fn said(expected: &str, found: &str) -> String {
 impl Invalid {
     /// The same as the answer to a request that asked for it, and that is about nothing else than what is wrong.
     pub fn to_problem(&self) -> Problem {
-        self.problem().with_field(self.key)
+        let field = match self.place {
+            Place::Limits(_) | Place::Bound(..) => {
+                let key = self.place.key(self.key);
+                key.trim_start_matches("port.").to_owned()
+            }
+            _ => self.key.to_owned(),
+        };
+        self.problem().with_field(field)
     }
 
     /// The same as the answer to a request with a document; `of`: of which part of the wanted state, none for all of it.

@@ -24,6 +24,10 @@ pub(super) struct Congestion {
     found: bool,
     /// What this batch's look showed.
     masks: Option<bool>,
+    /// Since when there is none, nanoseconds; 0: there are some.
+    empty_since: u64,
+    /// How long there was none before that.
+    empty_ns: u64,
 }
 
 impl Congestion {
@@ -46,13 +50,33 @@ impl Congestion {
 
     /// Nothing more comes for now.
     #[inline]
-    pub(super) fn end_batch(&mut self) {
+    pub(super) fn end_batch(&mut self, now: u64) {
         if self.found {
             self.dry = 0;
-        } else if self.missed {
-            self.dry = (self.dry + 1).min(MANY);
+            if self.empty_since != 0 {
+                self.empty_ns += now.saturating_sub(self.empty_since);
+                self.empty_since = 0;
+            }
+        }
+        if self.missed {
+            self.ran_out(now);
         }
         (self.missed, self.found, self.masks) = (false, false, None);
+    }
+
+    #[cold]
+    fn ran_out(&mut self, now: u64) {
+        if !self.found {
+            self.dry = (self.dry + 1).min(MANY);
+        }
+        if self.empty_since == 0 {
+            self.empty_since = now.max(1);
+        }
+    }
+
+    /// How long there was no buffer when one was wanted, until one was there, nanoseconds.
+    pub(super) fn full_ns(&self) -> u64 {
+        self.empty_ns
     }
 }
 
@@ -75,7 +99,7 @@ mod tests {
                 false => congestion.found_none(),
             }
         }
-        congestion.end_batch();
+        congestion.end_batch(7);
         (masked, looks)
     }
 
@@ -96,6 +120,26 @@ mod tests {
     }
 
     #[test]
+    fn the_time_without_buffers_is_counted() {
+        let mut congestion = Congestion::default();
+        let mut batch = |now, found, missed| {
+            congestion.found(found);
+            if missed {
+                congestion.found_none();
+            }
+            congestion.end_batch(now);
+            congestion.full_ns()
+        };
+        assert_eq!(
+            [batch(10, 1, false), batch(20, 0, true), batch(30, 0, true)],
+            [0; 3]
+        );
+        assert_eq!(batch(50, 3, false), 30, "since it was missed first");
+        assert_eq!(batch(60, 1, true), 30, "some got one, and others did not");
+        assert_eq!([batch(61, 0, false), batch(70, 1, false)], [30, 40]);
+    }
+
+    #[test]
     fn who_is_only_slow_is_not_masked() {
         let mut congestion = Congestion::default();
         for _ in 0..1000 {
@@ -103,7 +147,7 @@ mod tests {
         }
         // Nor who was not sent anything.
         for _ in 0..1000 {
-            congestion.end_batch();
+            congestion.end_batch(7);
         }
         assert_eq!(batch(&mut congestion, 0), (false, 0));
     }

@@ -36,6 +36,7 @@ impl GuestQueue {
     }
 
     pub(super) fn notify(&mut self) {
+        self.counts.notifications += u64::from(self.call.is_some());
         if let Some(call) = &self.call
             && watchdog::ring(call) == Err(Blocked)
         {

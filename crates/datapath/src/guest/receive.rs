@@ -45,11 +45,13 @@ impl GuestQueue {
         let ready = &self.chains[self.spent..];
         let count = self.queue.put_filled(ready, &mut copying);
         self.spent += count;
-        self.congestion.found(count);
-        Traffic {
+        let done = Traffic {
             packets: count as u64,
             bytes: copying.bytes,
-        }
+        };
+        self.congestion.found(count);
+        self.carried(done);
+        done
     }
 
     /// As [`GuestQueue::fill_each`] where an engine copies long frames: none of them, and none at all behind one that
@@ -131,6 +133,10 @@ impl GuestQueue {
             Tickets::default()
         };
         self.commit(count, need, tickets);
+        self.carried(Traffic {
+            packets: 1,
+            bytes: frame.len().into(),
+        });
         Ok(())
     }
 

@@ -32,6 +32,9 @@ impl GuestQueue {
             self.fault = Some(fault.into());
         }
         self.used |= !self.chains.is_empty();
+        if batch.budget().is_some() {
+            return self.lease_within_budget(features, batch);
+        }
         let mut at = 0;
         while at < self.chains.len() {
             at += lease_wholes(&self.chains[at..], self.enabled, batch);
@@ -40,13 +43,32 @@ impl GuestQueue {
             };
             if let Err(fault) = lease_one(chain, features, self.enabled, batch) {
                 self.fault = Some(fault);
-                // This one and those behind it were not looked at: they stay the guest's.
-                self.queue.untake(&self.chains[at..]);
-                self.chains.truncate(at);
-                return;
+                return self.leave_from(at);
             }
             at += 1;
         }
+    }
+
+    /// The same frame by frame, as far as the batch's budget goes.
+    #[inline(never)]
+    fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
+        for at in 0..self.chains.len() {
+            let before = batch.frames().len();
+            if let Err(fault) = lease_one(&self.chains[at], features, self.enabled, batch) {
+                self.fault = Some(fault);
+                return self.leave_from(at);
+            }
+            // One that was dropped is paid for already.
+            if batch.frames().len() > before && !batch.keeps_last() {
+                return self.leave_from(at);
+            }
+        }
+    }
+
+    /// The chains from this one on were not looked at: they stay the guest's.
+    fn leave_from(&mut self, at: usize) {
+        self.queue.untake(&self.chains[at..]);
+        self.chains.truncate(at);
     }
 
     /// Gives back everything that was leased, once these copies are done, and those of all that was leased before.

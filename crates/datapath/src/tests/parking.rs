@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use port::{Offload, PortId};
 use proptest::prelude::*;
 use wire::MacAddr;
-use wire::flow::FlowKey;
+use wire::flow::{FlowKey, FlowMask};
 use wire::vlan::HeaderBuf;
 
-use crate::parking::{BYTES_PER_PORT, FRAMES_PER_PORT, PATIENCE_MS, Parked, ParkedFrame, Parking};
+use crate::parking::{
+    ASKED_PER_PORT, BYTES_PER_PORT, FRAMES_PER_PORT, PATIENCE_MS, Parked, ParkedFrame, Parking,
+};
 
 fn key(port: u32, n: u64) -> FlowKey {
     FlowKey::default()
@@ -32,6 +34,58 @@ fn mark(frame: &ParkedFrame) -> u8 {
 
 fn marks(frames: &[ParkedFrame]) -> Vec<u8> {
     frames.iter().map(mark).collect()
+}
+
+/// Numbers of what is asked now, as far as it may be.
+fn ask_all(parking: &mut Parking) -> Vec<u64> {
+    std::iter::from_fn(|| parking.next_to_ask().map(|(id, _)| id)).collect()
+}
+
+#[test]
+fn a_port_has_so_many_questions_open_and_others_have_theirs() {
+    let mut parking = Parking::default();
+    let ask = |parking: &mut Parking, port, n| match parking
+        .park(&key(port, n), 64, 0, || frame(1, 64))
+    {
+        Parked::Ask(id) => Some(id),
+        Parked::Behind => None,
+        Parked::Full => panic!("there is room"),
+    };
+    let asked: Vec<_> = (0..200).filter_map(|n| ask(&mut parking, 1, n)).collect();
+    assert_eq!(asked.len(), ASKED_PER_PORT);
+    assert!(ask_all(&mut parking).is_empty());
+    assert!(
+        ask(&mut parking, 2, 1).is_some(),
+        "another port is not kept"
+    );
+    // An answer makes room for the next one, in their order.
+    parking.release(asked[5]);
+    assert!(parking.has_to_ask());
+    assert_eq!(ask_all(&mut parking), [ASKED_PER_PORT as u64 + 1]);
+    assert!(!parking.has_to_ask());
+    assert_eq!(parking.open().len(), ASKED_PER_PORT + 1, "what was asked");
+    // A flow that covers all leaves nothing to ask.
+    parking.release_covered(None, &key(1, 0), &FlowMask::NONE.with_in_port());
+    assert!(ask_all(&mut parking).is_empty());
+    assert_eq!(parking.open().len(), 1);
+}
+
+#[test]
+fn who_found_the_ring_full_has_turns_with_others() {
+    let mut parking = Parking::default();
+    let mut ids = BTreeMap::new();
+    for (port, n) in [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (3, 2)] {
+        let Parked::Ask(id) = parking.park(&key(port, n), 64, 0, || frame(1, 64)) else {
+            panic!("it asks");
+        };
+        ids.insert(id, port);
+    }
+    ids.keys().for_each(|id| parking.ask_later(*id));
+    let ports: Vec<_> = ask_all(&mut parking).iter().map(|id| ids[id]).collect();
+    assert_eq!(ports, [1, 2, 3, 1, 3, 1]);
+    // Asked again, likewise.
+    let again: Vec<_> = parking.open().iter().map(|(id, _)| ids[id]).collect();
+    assert_eq!(again, [1, 2, 3, 1, 3, 1]);
 }
 
 #[test]
@@ -176,7 +230,8 @@ proptest! {
                 }
             }
             prop_assert_eq!(parking.len(), model.values().map(|w| w.2.len()).sum::<usize>());
-            let open: Vec<u64> = parking.open().iter().map(|(id, _)| *id).collect();
+            let mut open: Vec<u64> = parking.open().iter().map(|(id, _)| *id).collect();
+            open.sort_unstable();
             prop_assert_eq!(open, model.keys().copied().collect::<Vec<_>>());
         }
     }

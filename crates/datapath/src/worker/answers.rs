@@ -2,7 +2,7 @@
 
 use channel::records::Answer;
 
-use super::{Notice, Worker};
+use super::{Notice, Worker, millis, nanos};
 use crate::guest::GuestPort;
 use crate::switch::Switch;
 
@@ -60,7 +60,8 @@ impl Worker {
     }
 
     fn follow(&mut self, answer: Answer) {
-        let now = self.now();
-        self.switch.answer(answer, now);
+        let now = self.started.elapsed();
+        self.switch.set_clock(nanos(now));
+        self.switch.answer(answer, millis(now));
     }
 }

@@ -165,6 +165,10 @@ impl Worker {
         let Some(helpers) = &self.lending.helpers else {
             return;
         };
+        // Who may have to wait stays here, where there is a clock to wake it.
+        if self.switch.holds_back(port) {
+            return;
+        }
         let (mark, switch) = (helpers.settings.mark, &self.switch);
         let batch = (switch.last_frames() as u64, switch.last_load());
         let candidate = || ((port, pair), switch.last_receiver());

@@ -31,8 +31,14 @@ impl Worker {
                     if let Some(load) = self.loads.get_mut(&(port, pair)) {
                         *load += self.switch.last_load();
                     }
+                    if self.pauses(at, (port, pair)) {
+                        continue;
+                    }
                 }
                 Turn::Empty => {
+                    if self.pauses(at, (port, pair)) {
+                        continue;
+                    }
                     if self.active.is_quiet(at)
                         && !self.patience.is_endless()
                         && !self.keep_awake(port, pair)

@@ -76,6 +76,9 @@ impl Worker {
         if !ours || self.active.has(port, pair) || self.held.has(known) || self.lending.has(known) {
             return;
         }
+        if self.paused.has(known) {
+            return;
+        }
         let Some(guest) = self.switch.port_mut(port) else {
             return;
         };
@@ -169,8 +172,9 @@ impl Worker {
         self.tick(now);
         let parked = self.switch.has_parked().then_some(TICK);
         let held = self.held.next();
-        let held = held.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
-        self.follow_events(parked.into_iter().chain(late).chain(held).min());
+        let first = held.into_iter().chain(self.paused.next()).min();
+        let first = first.map(|until| Duration::from_nanos(until.saturating_sub(nanos(now))));
+        self.follow_events(parked.into_iter().chain(late).chain(first).min());
         if let Some(answers) = &mut self.control.answers {
             answers.woke();
         }

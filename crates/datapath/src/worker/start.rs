@@ -19,6 +19,7 @@ use super::handle::{Notice, Notices, WorkerHandle, bell};
 use super::held::HeldPairs;
 use super::helping::Help;
 use super::lending::Lending;
+use super::paused::PausedPairs;
 use super::rings::ControlRings;
 use super::seat::{Seat, ThisThread};
 use super::{TOKEN_INBOX, Worker};
@@ -91,6 +92,7 @@ fn prepare(
         loads: BTreeMap::new(),
         active: ActivePairs::default(),
         held: HeldPairs::default(),
+        paused: PausedPairs::default(),
         pairs: 0,
         fair: Fair::default(),
         gauge: Gauge::start(),

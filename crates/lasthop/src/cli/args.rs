@@ -12,6 +12,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::limits::{self, LimitArg, limit};
 pub(super) use capture::Capture;
 pub(super) use segment::Segment;
 pub(super) use trace::{FlowsArgs, TraceArgs};
@@ -215,6 +216,9 @@ pub(super) struct Add {
     /// Its part of the switch's time, compared with other ports that want more than there is
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = weight())]
     weight: u16,
+    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or broadcast:packets=100; once for each
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
+    limits: Vec<LimitArg>,
     #[command(flatten)]
     guard: guard::Guard,
     #[command(flatten)]
@@ -241,6 +245,7 @@ impl Add {
             netns: self.netns.clone(),
             vcpu_threads: self.vcpu_threads.clone(),
             guard: self.guard.spec(),
+            limits: limits::spec(&self.limits),
         }
     }
 }
@@ -291,6 +296,9 @@ pub(super) struct Changes {
     weight: Option<u16>,
     #[command(flatten)]
     guard: guard::Guard,
+    /// What it may send or be sent, like from-guest:packets=100k,bits=1G or to-guest:none; once for each
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
+    limits: Vec<LimitArg>,
 }
 
 impl Changes {
@@ -306,6 +314,7 @@ impl Changes {
             mtu: change(self.mtu, self.no_mtu),
             weight: self.weight,
             guard: self.guard.patch(),
+            limits: limits::patch(&self.limits),
         }
     }
 }

@@ -9,6 +9,7 @@ use api::v1::{
     Work,
 };
 
+use super::limits;
 use super::tables::Column::{Number, Text};
 use super::tables::{facts, table};
 use super::units::{bytes, count, duration, rate, several};
@@ -148,6 +149,13 @@ pub(super) fn port(port: &PortStatus) -> String {
         ("mac", or_none(port.mac.clone())),
         ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
         ("weight", port.weight.to_string()),
+    ]);
+    lines.extend(
+        limits::lines(&port.limits)
+            .into_iter()
+            .map(|l| ("limit", l)),
+    );
+    lines.extend([
         ("work", work(&port.work)),
         (
             "queue pairs",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{DEFAULT_SEGMENT, GuardPatch, GuardSpec, present};
+use super::{DEFAULT_SEGMENT, GuardPatch, GuardSpec, LimitsSpec, present};
 
 /// What kind of attachment a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -130,6 +130,9 @@ pub struct PortSpec {
     /// What the guest may send.
     #[serde(default, skip_serializing_if = "GuardSpec::is_default")]
     pub guard: GuardSpec,
+    /// What it may send and be sent.
+    #[serde(default, skip_serializing_if = "LimitsSpec::is_nothing")]
+    pub limits: LimitsSpec,
 }
 
 impl PortSpec {
@@ -160,6 +163,7 @@ impl PortSpec {
             netns: None,
             vcpu_threads: None,
             guard: GuardSpec::default(),
+            limits: LimitsSpec::default(),
         }
     }
 
@@ -223,6 +227,14 @@ pub struct PortPatch {
     )]
     #[schema(value_type = Option<GuardPatch>)]
     pub guard: Option<Option<GuardPatch>>,
+    /// What changes of the limits, itself a merge patch; `null`: none any more.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<LimitsSpec>)]
+    pub limits: Option<serde_json::Value>,
 }
 
 /// The weight of a port that says nothing.

@@ -146,6 +146,53 @@ fn another_segment_takes_back_the_flows_of_that_port_alone() {
 }
 
 #[test]
+fn limits_change_live_and_a_new_control_knows_them() {
+    let (mut world, mut engine) = world();
+    let limits = serde_json::json!({"from_guest": {"packets_per_second": 1000}});
+    let limited = patch(|p| p.limits = Some(limits));
+    let status = engine.set_port("vm0", &limited).unwrap();
+    let rate = status.limits.from_guest.unwrap();
+    assert_eq!(rate.packets_per_second, Some(1000));
+    assert_eq!(world.orders(), ["limit 0"]);
+    engine.set_port("vm0", &limited).unwrap();
+    assert!(world.orders().is_empty(), "it is so already");
+    // A merge patch keeps what it does not name.
+    let more = serde_json::json!({"from_guest": {"bits_per_second": 8000}, "to_guest": null});
+    let status = engine
+        .set_port("vm0", &patch(|p| p.limits = Some(more)))
+        .unwrap();
+    let rate = status.limits.from_guest.unwrap();
+    assert_eq!(
+        (rate.packets_per_second, rate.bits_per_second),
+        (Some(1000), Some(8000))
+    );
+    for (wrong, field) in [
+        (
+            serde_json::json!({"from_guest": {"bits_per_second": 0}}),
+            "limits.from_guest.bits_per_second",
+        ),
+        (
+            serde_json::json!({"from_guest": {"bits": 1}}),
+            "limits.from_guest.bits",
+        ),
+        (serde_json::json!("none"), "limits"),
+    ] {
+        let refused = engine
+            .set_port("vm0", &patch(|p| p.limits = Some(wrong)))
+            .unwrap_err();
+        assert_eq!(refused.field.as_deref(), Some(field), "{refused:?}");
+    }
+    assert_eq!(world.orders(), ["limit 0"]);
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.orders(), ["adopt"], "the switch has them");
+    let none = patch(|p| p.limits = Some(serde_json::Value::Null));
+    assert!(engine.set_port("vm0", &none).unwrap().limits.is_nothing());
+    assert_eq!(world.orders(), ["limit 0"]);
+    assert!(world.switch().limits[&PortId(0)].is_nothing());
+}
+
+#[test]
 fn another_weight_leaves_the_guest_connected() {
     let (world, mut engine) = world();
     let weight = patch(|p| p.weight = Some(300));

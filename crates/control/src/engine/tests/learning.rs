@@ -51,6 +51,48 @@ fn an_unknown_station_is_flooded_and_then_learned() {
     assert_eq!(lines, expected);
 }
 
+/// Whatever an attacker asks, a question of a port that does not is answered behind a bounded number of others: those between two
+/// looks at the ring, and one of each port.
+#[test]
+fn a_question_waits_for_few_of_a_port_that_asks_without_end() {
+    let (world, mut engine) = world();
+    let victim = 1_000_000;
+    let mut id = 0;
+    let mut spray = |count: usize| {
+        for _ in 0..count {
+            let from = wire::MacAddr::from_u64(0x5254_0100_0000 + id);
+            if !world.send_upcall(id, key(0, 1, 2).with_smac(from)) {
+                return;
+            }
+            id += 1;
+        }
+    };
+    // The ring is full of one port's questions, and full again after each turn.
+    spray(100_000);
+    for round in 0..20 {
+        engine.answer_upcalls().unwrap();
+        world.answers();
+        spray(200);
+        assert!(
+            world.send_upcall(victim + round, key(1, 50, 51)),
+            "there is room again"
+        );
+        spray(100_000);
+        engine.answer_upcalls().unwrap();
+        let answered = world.answers();
+        let number = |answer: &Answer| match answer {
+            Answer::Install { upcall, .. } => *upcall,
+            _ => None,
+        };
+        let mut answered = answered.iter().filter_map(number);
+        let before = answered.position(|id| id == victim + round);
+        assert!(
+            before.is_some_and(|before| before <= 2),
+            "{before:?} before it"
+        );
+    }
+}
+
 #[test]
 fn frames_that_go_nowhere_are_dropped_by_name() {
     let (world, mut engine) = world();

@@ -72,7 +72,7 @@ fn an_order_without_an_answer_makes_control_start_over() {
     let (world, engine) = world();
     let (done, problem) = serve(engine, async |handle| {
         world.switch().silent = true;
-        let change = Change::AddPort(port("vm2", "blue"));
+        let change = Change::AddPort(Box::new(port("vm2", "blue")));
         handle.change(asked(change)).await.unwrap_err()
     });
     assert_eq!(problem.status, 503);

@@ -12,6 +12,7 @@ use api::v1::{GuardSpec, PortPatch, PortSpec, PortStatus, Problem, SegmentSpec, 
 use channel::capture::{self, CaptureOrder, Writer};
 use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::flows::{CachedFlow, FoundFlow};
+use channel::limits::Limits;
 use channel::link::{self, Link, Received};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
@@ -97,6 +98,7 @@ pub(super) struct Switch {
     /// All orders but questions, in short.
     pub(super) orders: Vec<String>,
     pub(super) ports: BTreeMap<PortId, PortConfig>,
+    pub(super) limits: BTreeMap<PortId, Limits>,
     pub(super) program: Program,
     /// What came with each program.
     pub(super) outdated: Vec<Option<Outdated>>,
@@ -211,6 +213,7 @@ impl Switch {
         let report = Report::Adopted {
             epoch: self.program.epoch(),
             ports: self.ports.values().cloned().collect(),
+            limits: self.limits.clone().into_iter().collect(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -278,7 +281,12 @@ impl Switch {
                 let old = self.ports.insert(config.id, config);
                 assert!(old.is_some(), "no such port");
             }
+            Order::SetLimits(id, limits) => {
+                assert!(self.ports.contains_key(&id), "no such port");
+                self.limits.insert(id, limits);
+            }
             Order::RemovePort(id) => {
+                self.limits.remove(&id);
                 assert!(self.ports.remove(&id).is_some(), "no such port");
                 for upcall in std::mem::take(&mut self.last_words) {
                     assert!(self.rings.as_mut().unwrap().0.send(&upcall));
@@ -337,6 +345,7 @@ fn short(order: &Order) -> Option<String> {
         Order::Program { program, .. } => format!("program {}", program.epoch()),
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
+        Order::SetLimits(id, _) => format!("limit {}", id.0),
         Order::RemovePort(id) => format!("remove {}", id.0),
         Order::Stations { .. }
         | Order::Check(..)
@@ -766,7 +775,7 @@ impl Engine {
     }
 
     pub(super) fn add_port(&mut self, spec: PortSpec) -> Result<PortStatus, Problem> {
-        let wanted = self.change_to(Change::AddPort(spec))?;
+        let wanted = self.change_to(Change::AddPort(Box::new(spec)))?;
         Ok(wanted.port.unwrap())
     }
 

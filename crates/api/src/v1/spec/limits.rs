@@ -1,0 +1,95 @@
+//! What a port may send and be sent.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Reads a number with a decimal prefix of the SI: `1500`, `100k`, `2.5M`, `1G`, `1T`.
+///
+/// ```
+/// assert_eq!(api::v1::parse_si("2.5G"), Some(2_500_000_000));
+/// assert_eq!(api::v1::parse_si("100_000"), Some(100_000));
+/// assert_eq!(api::v1::parse_si("0.0001k"), None); // no whole number
+/// assert_eq!(api::v1::parse_si("1Ki"), None);
+/// ```
+pub fn parse_si(text: &str) -> Option<u64> {
+    let (number, zeros) = match text.as_bytes().last()? {
+        b'k' => (&text[..text.len() - 1], 3),
+        b'M' => (&text[..text.len() - 1], 6),
+        b'G' => (&text[..text.len() - 1], 9),
+        b'T' => (&text[..text.len() - 1], 12),
+        _ => (text, 0),
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let part = part.trim_end_matches('0');
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+    if !whole.starts_with(|c: char| c.is_ascii_digit())
+        || !digits(whole)
+        || !part.bytes().all(|b| b.is_ascii_digit())
+        || part.len() > zeros
+        || number.ends_with('.')
+    {
+        return None;
+    }
+    let whole: u64 = whole.replace('_', "").parse().ok()?;
+    let part: u64 = format!("{part:0<zeros$}0").parse().ok()?;
+    let scale = 10u64.pow(zeros as u32);
+    whole.checked_mul(scale)?.checked_add(part / 10)
+}
+
+/// Bounds of what goes one way. A segmentation-offload frame counts as the frames that it becomes on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateLimit {
+    /// Frames a second (1 to 10^9).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<u64>,
+    /// Frames at once after a pause (64 to 10^9); when nothing is said, what 10 ms bring, and 64 at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_burst: Option<u64>,
+    /// Bits a second (1 to 10^12) of Ethernet frames, without preamble and checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<u64>,
+    /// Bits at once after a pause: at least 524424, which is the longest frame (64 KiB with its headers), and at most 10^12; when
+    /// nothing is said, what 10 ms bring, and two such frames at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_burst: Option<u64>,
+}
+
+/// The bound of frames that go to many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FloodLimit {
+    /// Frames a second (1 to 10^9).
+    pub packets_per_second: u64,
+    /// Frames at once after a pause (1 to 10^9); when nothing is said, what 100 ms bring, and 16 at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_burst: Option<u64>,
+}
+
+/// All bounds of a port. Where there is none, nothing is bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitsSpec {
+    /// What the guest sends: more waits in the guest's own queue, and nothing is dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_guest: Option<RateLimit>,
+    /// What the guest is sent: more is dropped as `rate-limited`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_guest: Option<RateLimit>,
+    /// Broadcast frames that the guest sends: more are dropped as `storm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcast: Option<FloodLimit>,
+    /// Multicast frames, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multicast: Option<FloodLimit>,
+    /// Frames for stations that are not known, which go to all; likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_unicast: Option<FloodLimit>,
+}
+
+impl LimitsSpec {
+    /// Whether nothing is bounded.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,77 @@
+//! What the switch counts, beside what is in the shared memory of counters: since it started, or a queue was started.
+
+use serde::{Deserialize, Serialize};
+
+/// What was counted of one queue since it was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct QueueCounts {
+    /// Frames that it has carried; a segmentation-offload frame counts once.
+    pub frames: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Frames that it could not carry: of one from a guest those that are wrong in themselves, of one to a guest those that found no
+    /// buffer, or none that fits.
+    pub dropped: u64,
+    /// Notifications: kicks that were heard, of one from a guest; calls, of one to it.
+    pub notifications: u64,
+    /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a guest.
+    pub full_ns: u64,
+}
+
+/// Bounds of [`Waits`], microseconds.
+pub const WAIT_BOUNDS_US: [u64; 12] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 100_000, 1_000_000,
+];
+
+/// How long questions to control have waited for their answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Waits {
+    /// Questions that have waited up to each of [`WAIT_BOUNDS_US`], and not up to the one before.
+    pub within: [u64; WAIT_BOUNDS_US.len()],
+    /// Those that have waited longer.
+    pub longer: u64,
+    /// Nanoseconds that all have waited together.
+    pub total_ns: u64,
+}
+
+impl Waits {
+    /// Counts one.
+    pub fn note(&mut self, ns: u64) {
+        let bound = WAIT_BOUNDS_US.iter().position(|us| ns <= us * 1000);
+        match bound {
+            Some(at) => self.within[at] += 1,
+            None => self.longer += 1,
+        }
+        self.total_ns += ns;
+    }
+
+    /// Adds what another worker of the same switch has.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.within.iter_mut().zip(other.within) {
+            *mine += theirs;
+        }
+        self.longer += other.longer;
+        self.total_ns += other.total_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_counted_at_the_first_bound_that_it_keeps() {
+        let mut waits = Waits::default();
+        for ns in [0, 10_000, 10_001, 999_999_999, 1_000_000_001] {
+            waits.note(ns);
+        }
+        assert_eq!(
+            (waits.within[0], waits.within[1], waits.within[11]),
+            (2, 1, 1)
+        );
+        assert_eq!((waits.longer, waits.total_ns), (1, 2_000_020_001));
+        let mut both = waits;
+        both.add(&waits);
+        assert_eq!((both.within[0], both.longer), (4, 2));
+    }
+}

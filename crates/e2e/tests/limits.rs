@@ -1,0 +1,537 @@
+//! Limits of a port: what is sent waits in the guest, what is received is dropped, storms are, and changes take effect at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::traffic::{iperf, ping, serve_iperf};
+use e2e::wait::eventually;
+use e2e::{Turn, turn};
+use testkit::net::NetHeader;
+use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, tcp_super, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn config(limits: &str) -> String {
+    let port = |name: &str, more: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n{more}\n"
+        )
+    };
+    let ports = [
+        port("vm1", limits),
+        port("vm2", ""),
+        port("vm3", ""),
+        port("vm4", ""),
+    ];
+    format!("[switch]\nname = \"host1\"\n{}", ports.concat())
+}
+
+struct World {
+    turn: Turn,
+    lasthop: Lasthop,
+    a: FakeGuest,
+    b: FakeGuest,
+    c: FakeGuest,
+}
+
+impl World {
+    fn start(limits: &str) -> World {
+        let turn = turn();
+        let lasthop = Lasthop::start(&config(limits));
+        let connect = |name: &str, number| {
+            let config = GuestConfig::default().guest(number);
+            FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
+        };
+        let (a, b, c) = (
+            connect("vm1.sock", 1),
+            connect("vm2.sock", 2),
+            connect("vm3.sock", 3),
+        );
+        let mut world = World {
+            turn,
+            lasthop,
+            a,
+            b,
+            c,
+        };
+        introduce(&mut world.a, &mut world.b, Flow::v4(1, 2));
+        introduce(&mut world.c, &mut world.b, Flow::v4(3, 2));
+        world
+    }
+
+    fn limit(&self, limits: &[&str]) {
+        let mut args = vec!["port", "set", "vm1"];
+        for limit in limits {
+            args.extend(["--limit", limit]);
+        }
+        self.lasthop.ok(&args);
+    }
+}
+
+/// A bound that holds in any time: so many at once, and so many a second.
+struct Most {
+    began: Instant,
+    per_second: f64,
+    burst: f64,
+}
+
+impl Most {
+    fn from_now(per_second: u32, burst: u32) -> Most {
+        Most {
+            began: Instant::now(),
+            per_second: per_second.into(),
+            burst: burst.into(),
+        }
+    }
+
+    fn holds(&self, count: u64) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let most = self.burst + self.per_second * seconds;
+        assert!(
+            count as f64 <= most,
+            "{count} in {seconds:.3} s, at most {most:.0} may be"
+        );
+    }
+}
+
+/// Frames on their way, so that no receiver runs out of buffers.
+const WINDOW: u64 = 100;
+
+/// Sends so many frames; whoever they are for reads them meanwhile.
+fn pump(
+    (from, to): (&mut FakeGuest, &mut FakeGuest),
+    stream: &mut Stream,
+    checker: &mut SequenceChecker,
+    frames: usize,
+) {
+    let end = Instant::now() + PATIENCE;
+    for _ in 0..frames {
+        stream.send(from, 64);
+        while stream.sent() > checker.next_of(stream.id()) + WINDOW {
+            assert!(Instant::now() < end, "{:?}", checker.lost());
+            collect(to, checker);
+        }
+    }
+}
+
+/// The same without waiting for those that get lost.
+fn spray(
+    (from, to): (&mut FakeGuest, &mut FakeGuest),
+    stream: &mut Stream,
+    checker: &mut SequenceChecker,
+    frames: usize,
+) {
+    for n in 0..frames {
+        stream.send(from, 64);
+        if n % 16 == 0 {
+            collect(to, checker);
+        }
+    }
+}
+
+#[test]
+fn what_a_guest_sends_waits_and_nothing_is_lost() {
+    let limits = "[port.limits]\nfrom_guest = { packets_per_second = \"2k\", packets_burst = 100 }";
+    let mut world = World::start(limits);
+    let switch = world.lasthop.pid("lasthop-switch");
+    let mut checker = SequenceChecker::default();
+    let mut stream = Stream::new(1, Flow::v4(1, 2));
+    let before = world.lasthop.stats();
+    let most = Most::from_now(2000, 100);
+
+    world
+        .turn
+        .step("2000 frames from a port that may send 2000 a second");
+    pump(
+        (&mut world.a, &mut world.b),
+        &mut stream,
+        &mut checker,
+        1000,
+    );
+    most.holds(world.lasthop.stats().since(&before).sent("vm1"));
+    pump(
+        (&mut world.a, &mut world.b),
+        &mut stream,
+        &mut checker,
+        1000,
+    );
+    assert!(
+        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+    let moved = world.lasthop.stats().since(&before);
+    most.holds(moved.sent("vm1"));
+    assert_eq!(
+        (moved.sent("vm1"), moved.drops().len()),
+        (2000, 0),
+        "{moved:?}"
+    );
+    let rate = 1900.0 / most.began.elapsed().as_secs_f64();
+    world
+        .turn
+        .step(&format!("it was {rate:.0} frames a second"));
+
+    world
+        .turn
+        .step("another port of the same worker does not wait");
+    let mut other = Stream::new(2, Flow::v4(3, 2));
+    let began = Instant::now();
+    pump((&mut world.a, &mut world.b), &mut stream, &mut checker, 90);
+    pump((&mut world.c, &mut world.b), &mut other, &mut checker, 2000);
+    assert!(
+        settle(&mut world.b, &mut checker, &other, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+    world
+        .turn
+        .step(&format!("2000 frames in {:?}", began.elapsed()));
+    assert!(
+        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+
+    world.turn.step("a frame of many segments counts as many");
+    world.limit(&["from-guest:packets=1k,packets-burst=64"]);
+    let most = Most::from_now(1000, 64);
+    let (frame, header) = tcp_super(&Flow::v4(1, 2), 1, &[7; 20 * 1448], 1448);
+    for _ in 0..20 {
+        world
+            .a
+            .send_on(0, &frame, &header)
+            .expect("the guest can send");
+        world.b.recv_all().expect("the device keeps the rules");
+    }
+    let sent = |world: &World| world.lasthop.stats().sent("vm1");
+    let all = before.sent("vm1") + stream.sent() + 20;
+    eventually("all are taken", PATIENCE, || {
+        (sent(&world) == all).then_some(())
+    });
+    most.holds(20 * 20);
+    world.b.recv_all().expect("the device keeps the rules");
+
+    world
+        .turn
+        .step("without a limit again, and everybody was connected all the time");
+    world.limit(&["from-guest:none"]);
+    pump(
+        (&mut world.a, &mut world.b),
+        &mut stream,
+        &mut checker,
+        5000,
+    );
+    assert!(
+        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+    let shown = world.lasthop.port("vm1");
+    assert!(shown.get("limits").is_none(), "{shown}");
+    assert_eq!(switch, world.lasthop.pid("lasthop-switch"));
+    world.lasthop.stop();
+}
+
+#[test]
+fn what_a_guest_is_sent_beyond_its_limit_is_dropped_by_name() {
+    let mut world = World::start("");
+    world
+        .turn
+        .step("5000 frames to a port that may be sent 1000 a second");
+    world.limit(&["to-guest:packets=1k,packets-burst=100"]);
+    let before = world.lasthop.stats();
+    let most = Most::from_now(1000, 100);
+    let mut checker = SequenceChecker::default();
+    let mut stream = Stream::new(1, Flow::v4(2, 1));
+    spray(
+        (&mut world.b, &mut world.a),
+        &mut stream,
+        &mut checker,
+        5000,
+    );
+    let moved = eventually("all are switched", PATIENCE, || {
+        let moved = world.lasthop.stats().since(&before);
+        (moved.sent("vm2") == 5000).then_some(moved)
+    });
+    let dropped = moved.get("vm1.drops.rate-limited");
+    most.holds(moved.received("vm1"));
+    assert_eq!(moved.received("vm1") + dropped, 5000, "{moved:?}");
+    assert!(dropped > 0 && moved.drops().len() == 1, "{moved:?}");
+
+    world.turn.step("others get all");
+    let mut checker = SequenceChecker::default();
+    let mut stream = Stream::new(2, Flow::v4(2, 3));
+    pump(
+        (&mut world.b, &mut world.c),
+        &mut stream,
+        &mut checker,
+        3000,
+    );
+    assert!(
+        settle(&mut world.c, &mut checker, &stream, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+
+    world
+        .turn
+        .step("control and switch are killed: the limit stays");
+    world.lasthop.kill_control();
+    world.lasthop.kill_switch();
+    eventually("frames flow", PATIENCE, || {
+        world.b.send(&udp(&Flow::v4(2, 3), b"again")).ok()?;
+        world.c.recv(Duration::from_millis(50)).ok()?
+    });
+    let before = world.lasthop.stats();
+    let most = Most::from_now(1000, 100);
+    let mut stream = Stream::new(3, Flow::v4(2, 1));
+    spray(
+        (&mut world.b, &mut world.a),
+        &mut stream,
+        &mut checker,
+        3000,
+    );
+    eventually("all are switched", PATIENCE, || {
+        (world.lasthop.stats().since(&before).sent("vm2") >= 3000).then_some(())
+    });
+    let moved = world.lasthop.stats().since(&before);
+    most.holds(moved.received("vm1"));
+    assert!(moved.get("vm1.drops.rate-limited") > 0, "{moved:?}");
+    world.lasthop.stop();
+}
+
+#[test]
+fn a_limit_that_cannot_be_is_refused_and_nothing_changes() {
+    let world = World::start("[port.limits.from_guest]\npackets_per_second = 5000");
+    let before = world.lasthop.json(&["port", "show", "vm1"]);
+    assert_eq!(before["limits"]["from_guest"]["packets_per_second"], 5000);
+    for (limit, field) in [
+        (
+            "from-guest:packets=0",
+            "limits.from_guest.packets_per_second",
+        ),
+        ("to-guest:bits=0", "limits.to_guest.bits_per_second"),
+        (
+            "to-guest:bits=1G,bits-burst=100k",
+            "limits.to_guest.bits_burst",
+        ),
+        ("broadcast:packets=0", "limits.broadcast.packets_per_second"),
+        (
+            "from-guest:packets-burst=100",
+            "limits.from_guest.packets_per_second",
+        ),
+    ] {
+        let refused = world.lasthop.cli(&["port", "set", "vm1", "--limit", limit]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{limit}: {said}");
+        assert!(said.contains(field), "{limit}: {said}");
+    }
+    let file = world.lasthop.folder().join("zero.toml");
+    let text = config("[port.limits]\nunknown_unicast = { packets_per_second = 0 }");
+    std::fs::write(&file, text).expect("a file");
+    let refused = world
+        .lasthop
+        .cli(&["apply", file.to_str().expect("a path")]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let place = "port.limits.unknown_unicast.packets_per_second";
+    assert!(said.contains(place) && said.contains("found 0"), "{said}");
+    assert!(said.contains("zero.toml:8:"), "{said}");
+    assert_eq!(
+        world.lasthop.json(&["port", "show", "vm1"])["limits"],
+        before["limits"]
+    );
+    world.lasthop.stop();
+}
+
+#[test]
+fn a_storm_is_dropped_and_the_rest_goes_on() {
+    let limits = "[port.limits]\n\
+        broadcast = { packets_per_second = 10, packets_burst = 20 }\n\
+        unknown_unicast = { packets_per_second = 10, packets_burst = 5 }";
+    let mut world = World::start(limits);
+    let nobody = [2, 0xff, 0, 0, 0, 1];
+    let group = [0x33, 0x33, 0, 0, 0, 9];
+    for (what, to, burst) in [
+        ("broadcast", BROADCAST, Some(20)),
+        ("a station that nobody knows", nobody, Some(5)),
+        ("a group, which is not limited", group, None),
+    ] {
+        world.turn.step(&format!("500 frames for {what}"));
+        let before = world.lasthop.stats();
+        let most = burst.map(|burst| Most::from_now(10, burst));
+        let frame = ethernet(to, mac(1), 0x88b5, &[7; 46]);
+        for n in 0..500 {
+            world
+                .a
+                .send_on(0, &frame, &NetHeader::default())
+                .expect("the guest can send");
+            // All wait for the flow that the first one asks for: no more than there is room for.
+            if n % 32 == 0 {
+                for guest in [&mut world.b, &mut world.c] {
+                    guest.recv_all().expect("the device keeps the rules");
+                }
+                let sent = n + 1;
+                eventually("they are taken", PATIENCE, || {
+                    (world.lasthop.stats().since(&before).sent("vm1") >= sent).then_some(())
+                });
+            }
+        }
+        let moved = eventually("all are done with", PATIENCE, || {
+            let moved = world.lasthop.stats().since(&before);
+            let done = moved.received("vm2") + moved.get("vm1.drops.storm");
+            (done >= 500 && moved.received("vm2") == moved.received("vm3")).then_some(moved)
+        });
+        match most {
+            Some(most) => {
+                most.holds(moved.received("vm2"));
+                assert!(
+                    moved.received("vm2") >= u64::from(burst.unwrap_or(0)),
+                    "{moved:?}"
+                );
+            }
+            None => assert_eq!(moved.received("vm2"), 500, "{moved:?}"),
+        }
+        let dropped = moved.get("vm1.drops.storm");
+        assert_eq!(moved.received("vm2") + dropped, 500, "{moved:?}");
+        for guest in [&mut world.b, &mut world.c] {
+            guest.recv_all().expect("the device keeps the rules");
+        }
+    }
+    world.turn.step("what is for somebody goes on");
+    let mut checker = SequenceChecker::default();
+    let mut stream = Stream::new(2, Flow::v4(1, 2));
+    pump(
+        (&mut world.a, &mut world.b),
+        &mut stream,
+        &mut checker,
+        1000,
+    );
+    assert!(
+        settle(&mut world.b, &mut checker, &stream, PATIENCE),
+        "{} lost",
+        checker.lost()
+    );
+    world.lasthop.stop();
+}
+
+#[test]
+fn tcp_goes_on_under_a_limit_that_changes() {
+    let turn = turn();
+    let lasthop = Lasthop::start(&config(
+        "[port.limits]\nfrom_guest = { bits_per_second = \"20M\" }",
+    ));
+    let boot = |name: &str, ip: &str| {
+        let socket = lasthop.socket(&format!("{name}.sock"));
+        GuestSpec::dialing(name, socket).ip(ip).start()
+    };
+    turn.step("boot two guests");
+    let (one, two) = (boot("vm1", "10.0.0.1/24"), boot("vm2", "10.0.0.2/24"));
+    let (mut one, mut two) = (one.ready(), two.ready());
+    assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
+    serve_iperf(&mut two);
+    for megabits in [20u32, 60] {
+        let limit = format!("from-guest:bits={megabits}M");
+        lasthop.ok(&["port", "set", "vm1", "--limit", &limit]);
+        let before = lasthop.stats();
+        // The usual burst: two of the longest frames.
+        let most = Most::from_now(megabits * 1_000_000, 2 * 524_424);
+        // A run may end early where the guest's clock leaps.
+        let mut bytes = 0;
+        while bytes < 1_000_000 {
+            let run = iperf(&mut one, "10.0.0.2", 3, "");
+            bytes += run.bytes;
+            let rate = run.bits_per_second / 1e6;
+            turn.step(&format!("{megabits} Mbit/s: {rate:.1}"));
+            assert!(most.began.elapsed() < 3 * PATIENCE, "{run:?}");
+        }
+        let moved = lasthop.stats().since(&before);
+        most.holds(moved.get("vm1.from_guest.bytes") * 8);
+        assert_eq!(moved.get("vm1.drops.rate-limited"), 0, "{moved:?}");
+    }
+    turn.step("without a limit");
+    lasthop.ok(&["port", "set", "vm1", "--limit", "from-guest:none"]);
+    let run = iperf(&mut one, "10.0.0.2", 2, "");
+    turn.step(&format!("{:.1} Mbit/s", run.bits_per_second / 1e6));
+    assert!(run.bytes > 2_000_000, "{run:?}");
+    assert_eq!(ping(&mut one, "10.0.0.2", 20).lost(), 0);
+    lasthop.stop();
+}
+
+/// First frames of a guest's new flows, one after the other: how long each took, sorted.
+fn first_frames(world: &mut World, stations: std::ops::Range<u32>) -> Vec<Duration> {
+    let mut times: Vec<Duration> = stations
+        .map(|n| {
+            let [_, a, b, c] = n.to_be_bytes();
+            let frame = ethernet(mac(2), [2, 0x77, 0, a, b, c], 0x88b5, &n.to_be_bytes());
+            let began = Instant::now();
+            world.c.send(&frame).expect("the guest can send");
+            let end = began + PATIENCE;
+            loop {
+                let left = end.saturating_duration_since(Instant::now());
+                let got = world.b.recv(left).expect("the device keeps the rules");
+                let got = got.expect("the first frame of a flow arrives");
+                if got.frame.get(..18) == frame.get(..18) {
+                    return began.elapsed();
+                }
+            }
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+/// A guest that sprays addresses as fast as it can does not keep another's new flows from being set up.
+#[test]
+fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
+    let mut world = World::start("");
+    let show = |turn: &Turn, what: &str, times: &[Duration]| {
+        let at = |part: usize| times[times.len() * part / 100];
+        let (half, most, last) = (at(50), at(99), times[times.len() - 1]);
+        turn.step(&format!(
+            "{what}: half in {half:?}, 99 % in {most:?}, all in {last:?}"
+        ));
+    };
+    let alone = first_frames(&mut world, 0..200);
+    show(&world.turn, "alone", &alone);
+    let stop = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&stop);
+    let mut attacker = world.a;
+    let spray = std::thread::spawn(move || {
+        let mut n = 0u32;
+        while !ended.load(Ordering::Relaxed) {
+            n += 1;
+            let [a, b, c, d] = n.to_be_bytes();
+            // To itself: nobody's queue is filled, only control is asked.
+            let frame = ethernet(
+                [2, 0x66, a, b, c, d],
+                [2, 0x66, a, b, c, d],
+                0x88b5,
+                &[0; 46],
+            );
+            attacker.send(&frame).expect("the guest can send");
+        }
+        (attacker, n)
+    });
+    world.a = FakeGuest::connect(&world.lasthop.socket("vm4.sock"), GuestConfig::default())
+        .expect("the port takes a guest");
+    let before = world.lasthop.stats();
+    let beside = first_frames(&mut world, 1000..1200);
+    let moved = world.lasthop.stats().since(&before);
+    stop.store(true, Ordering::Relaxed);
+    let (_attacker, sprayed) = spray.join().expect("the attacker keeps the rules");
+    show(&world.turn, "beside a guest that sprays", &beside);
+    world
+        .turn
+        .step(&format!("{sprayed} frames were sprayed: {moved:?}"));
+    let full = moved.get("vm1.drops.upcall-full") + moved.get("vm1.drops.reflection");
+    assert!(full > 0, "nothing was sprayed: {moved:?}");
+    assert_eq!(moved.get("vm3.drops.upcall-full"), 0, "{moved:?}");
+    assert_eq!(moved.get("vm3.drops.upcall-timeout"), 0, "{moved:?}");
+    world.lasthop.stop();
+}

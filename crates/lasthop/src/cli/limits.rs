@@ -1,0 +1,150 @@
+//! A port's limits, as arguments and as they are shown.
+
+use api::v1::{FloodLimit, LimitsSpec, RateLimit, parse_si};
+use serde_json::{Map, Value, json};
+
+use super::units::rate;
+
+/// What [`limit`] reads, in words.
+const EXPECTED: &str = "expected WHAT:none or WHAT:packets=N,packets-burst=N,bits=N,bits-burst=N, with WHAT one of from-guest, to-guest, broadcast, multicast and unknown-unicast, and N like 1500, 100k or 1G";
+
+/// Keys, as arguments and as the API spells them.
+const KEYS: [(&str, &str); 4] = [
+    ("packets", "packets_per_second"),
+    ("packets-burst", "packets_burst"),
+    ("bits", "bits_per_second"),
+    ("bits-burst", "bits_burst"),
+];
+const RATES: [&str; 2] = ["from_guest", "to_guest"];
+const FLOODS: [&str; 3] = ["broadcast", "multicast", "unknown_unicast"];
+
+/// One limit that is wanted, or not any more.
+#[derive(Clone, Debug)]
+pub(super) struct LimitArg {
+    /// As the API spells it.
+    what: String,
+    /// What it is from now on; `null`: there is none.
+    patch: Value,
+}
+
+/// Reads a limit.
+pub(super) fn limit(text: &str) -> Result<LimitArg, String> {
+    parse(text).ok_or_else(|| EXPECTED.to_owned())
+}
+
+fn parse(text: &str) -> Option<LimitArg> {
+    let (what, bounds) = text.split_once(':')?;
+    let what = what.replace('-', "_");
+    let known = match what.as_str() {
+        what if RATES.contains(&what) => &KEYS[..],
+        what if FLOODS.contains(&what) => &KEYS[..2],
+        _ => return None,
+    };
+    if bounds == "none" {
+        let patch = Value::Null;
+        return Some(LimitArg { what, patch });
+    }
+    // What is not said is as usual from now on, not as before.
+    let mut patch: Map<String, Value> = (known.iter())
+        .map(|(_, key)| ((*key).to_owned(), Value::Null))
+        .collect();
+    for bound in bounds.split(',') {
+        let (name, number) = bound.split_once('=')?;
+        let (_, key) = known.iter().find(|(known, _)| *known == name)?;
+        let old = patch.insert((*key).to_owned(), json!(parse_si(number)?));
+        if old != Some(Value::Null) {
+            return None;
+        }
+    }
+    let patch = Value::Object(patch);
+    Some(LimitArg { what, patch })
+}
+
+/// What changes; nothing if no limit is said.
+pub(super) fn patch(limits: &[LimitArg]) -> Option<Value> {
+    let all = limits.iter();
+    let all: Map<_, _> = all.map(|l| (l.what.clone(), l.patch.clone())).collect();
+    (!all.is_empty()).then_some(Value::Object(all))
+}
+
+/// What a new port is held to.
+pub(super) fn spec(limits: &[LimitArg]) -> LimitsSpec {
+    let patch = patch(limits).unwrap_or_else(|| json!({}));
+    // A key that is `null` reads like one that is not there, and every key is known.
+    serde_json::from_value(patch).unwrap_or_default()
+}
+
+/// The limits in words, one a line.
+pub(super) fn lines(limits: &LimitsSpec) -> Vec<String> {
+    let one_way = |what: &str, limit: Option<RateLimit>| {
+        let limit = limit?;
+        let packets = limit.packets_per_second.map(|n| rate(n as f64, "packets"));
+        let bits = limit.bits_per_second.map(|n| rate(n as f64, "bit"));
+        let both: Vec<_> = packets.into_iter().chain(bits).collect();
+        Some(format!("{what}: {}", both.join(", ")))
+    };
+    let flood = |what: &str, limit: Option<FloodLimit>| {
+        let packets = limit?.packets_per_second as f64;
+        Some(format!("{what}: {}", rate(packets, "packets")))
+    };
+    let all = [
+        one_way("from guest", limits.from_guest),
+        one_way("to guest", limits.to_guest),
+        flood("broadcast", limits.broadcast),
+        flood("multicast", limits.multicast),
+        flood("unknown unicast", limits.unknown_unicast),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_read_as_it_is_written() {
+        let all = [
+            limit("from-guest:packets=100k,bits=2.5G").unwrap(),
+            limit("unknown-unicast:packets=10,packets-burst=20").unwrap(),
+            limit("broadcast:none").unwrap(),
+        ];
+        let spec = spec(&all);
+        let from = spec.from_guest.unwrap();
+        assert_eq!(from.packets_per_second, Some(100_000));
+        assert_eq!(from.bits_per_second, Some(2_500_000_000));
+        assert_eq!((from.packets_burst, spec.broadcast), (None, None));
+        let unknown = spec.unknown_unicast.unwrap();
+        assert_eq!(
+            (unknown.packets_per_second, unknown.packets_burst),
+            (10, Some(20))
+        );
+        assert_eq!(
+            lines(&spec),
+            [
+                "from guest: 100.0 kpackets/s, 2.5 Gbit/s",
+                "unknown unicast: 10 packets/s"
+            ]
+        );
+        let patch = patch(&all).unwrap();
+        assert_eq!(patch["broadcast"], Value::Null);
+        assert_eq!(patch["from_guest"]["bits_burst"], Value::Null, "as usual");
+        assert_eq!(super::patch(&[]), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "",
+            "from-guest",
+            "from-guest:",
+            "from-guest:packets",
+            "from-guest:packets=",
+            "from-guest:packets=1Ki",
+            "from-guest:packets=1,packets=2",
+            "broadcast:bits=1",
+            "everything:packets=1",
+        ] {
+            assert!(limit(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a sender may send now: so much is taken of what it has ready, and the rest stays in its ring.
+
+use wire::packet::Parsed;
+
+use crate::Offload;
+
+/// What a frame is on the wire: a segmentation-offload frame is the frames that it becomes, each with headers of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Ethernet frames.
+    pub packets: u64,
+    /// Bits of them, without preamble and checksum.
+    pub bits: u64,
+}
+
+impl Cost {
+    /// Of a frame of `len` bytes that starts with these headers, as its sender gave it: nothing of its offload was checked
+    /// yet.
+    #[must_use]
+    pub fn of_unchecked(headers: &[u8], len: u32, offload: &Offload) -> Self {
+        match offload.gso {
+            None => Self::of_whole(len),
+            Some(gso) => {
+                let parsed = Parsed::parse(headers, len as usize);
+                Self::of_segments(len, parsed.header_len, gso.size)
+            }
+        }
+    }
+
+    /// Of a frame whose offload was checked.
+    #[inline]
+    #[must_use]
+    pub fn of(len: u32, offload: &Offload) -> Self {
+        match offload.gso {
+            None => Self::of_whole(len),
+            Some(gso) => Self::of_segments(len, gso.header_len, gso.size),
+        }
+    }
+
+    #[inline]
+    fn of_whole(len: u32) -> Self {
+        Self {
+            packets: 1,
+            bits: u64::from(len) * 8,
+        }
+    }
+
+    fn of_segments(len: u32, header_len: u16, size: u16) -> Self {
+        let (len, headers) = (u64::from(len), u64::from(header_len));
+        let payload = len.saturating_sub(headers);
+        let packets = payload.div_ceil(u64::from(size.max(1))).max(1);
+        Self {
+            packets,
+            bits: (len + (packets - 1) * headers) * 8,
+        }
+    }
+}
+
+/// What there is of one thing that is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// So much was granted.
+    pub granted: u64,
+    /// So much of it is used, or more.
+    pub used: u64,
+    /// It is all that can ever be granted at once: a frame that needs more has nothing to wait for.
+    pub is_all: bool,
+}
+
+impl Share {
+    /// Without end.
+    pub const ENDLESS: Self = Self {
+        granted: u64::MAX,
+        used: 0,
+        is_all: false,
+    };
+
+    fn has(&self, more: u64) -> bool {
+        more <= self.granted.saturating_sub(self.used) || (self.is_all && self.used == 0)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Frames, as on the wire.
+    pub packets: Share,
+    /// Their bits.
+    pub bits: Share,
+    /// What the first frame needs that was left where it was, because there was not so much.
+    pub short: Option<Cost>,
+}
+
+impl Budget {
+    /// So much, of which nothing is used.
+    #[must_use]
+    pub fn new(packets: Share, bits: Share) -> Self {
+        Self {
+            packets,
+            bits,
+            short: None,
+        }
+    }
+
+    /// Uses what a frame costs, if there is so much; else notes what was needed, and nothing more is to be taken.
+    pub fn admit(&mut self, cost: Cost) -> bool {
+        let admits = self.packets.has(cost.packets) && self.bits.has(cost.bits);
+        match admits {
+            true => self.charge(cost),
+            false => self.short = Some(cost),
+        }
+        admits
+    }
+
+    /// Uses what a frame costs, whether there is so much or not.
+    pub fn charge(&mut self, cost: Cost) {
+        self.packets.used += cost.packets;
+        self.bits.used += cost.bits;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Gso, PartialChecksum};
+    use wire::segment::GsoKind;
+
+    fn tso(size: u16) -> Offload {
+        Offload {
+            checksum: Some(PartialChecksum {
+                start: 34,
+                offset: 16,
+            }),
+            gso: Some(Gso {
+                kind: GsoKind::Tcp4,
+                size,
+                ecn: false,
+                header_len: 54,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_super_frame_costs_what_its_segments_do() {
+        let plain = Cost::of(1514, &Offload::default());
+        assert_eq!((plain.packets, plain.bits), (1, 1514 * 8));
+        let cost = Cost::of(54 + 3000, &tso(1448));
+        let each = [54 + 1448, 54 + 1448, 54 + 104];
+        assert_eq!(cost.packets, 3);
+        assert_eq!(cost.bits, each.iter().sum::<u64>() * 8);
+        let exact = Cost::of(54 + 2896, &tso(1448));
+        assert_eq!((exact.packets, exact.bits), (2, 2 * 1502 * 8));
+    }
+
+    #[test]
+    fn nothing_that_a_sender_says_makes_a_frame_free() {
+        for (len, size) in [(14, 0), (14, 1), (54, 1448), (65_553, 1)] {
+            let cost = Cost::of_unchecked(&[0; 14], len, &tso(size));
+            assert!(cost.packets >= 1 && cost.bits >= u64::from(len) * 8);
+        }
+        // Without headers that say otherwise, it is all payload.
+        assert_eq!(Cost::of_unchecked(&[0; 64], 64, &tso(10)).packets, 5);
+    }
+
+    #[test]
+    fn a_budget_ends_with_the_first_frame_that_it_is_too_small_for() {
+        let share = |granted, is_all| Share {
+            granted,
+            used: 0,
+            is_all,
+        };
+        let cost = |packets, bits| Cost { packets, bits };
+        let mut budget = Budget::new(share(3, false), share(1000, false));
+        assert!(budget.admit(cost(2, 400)) && budget.admit(cost(1, 600)));
+        assert_eq!(budget.short, None);
+        assert!(!budget.admit(cost(1, 0)));
+        assert_eq!(budget.short, Some(cost(1, 0)));
+        // What needs more than there ever is passes alone, and only where nothing more would come.
+        let mut budget = Budget::new(share(3, true), Share::ENDLESS);
+        assert!(budget.admit(cost(70, 1)));
+        assert_eq!(budget.packets.used, 70);
+        assert!(!budget.admit(cost(1, 1)));
+        let mut budget = Budget::new(share(3, true), share(8, false));
+        assert!(!budget.admit(cost(70, 9)));
+    }
+}
