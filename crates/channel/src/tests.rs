@@ -181,7 +181,7 @@ fn the_state_file_keeps_the_last_whole_document() {
         let other = StateFile::from_fd(file.as_fd().try_clone_to_owned().unwrap());
         assert_eq!(other.load().unwrap(), Some(document));
     }
-    assert!(file.save(&vec![0; 17 << 20]).is_err());
+    assert!(file.save(&vec![0; 65 << 20]).is_err());
     assert_eq!(
         file.load().unwrap().unwrap().len(),
         4000,

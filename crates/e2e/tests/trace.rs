@@ -270,7 +270,7 @@ fn flood(lasthop: &Lasthop, end: &AtomicBool, answers: &AtomicU64) {
     let length = body.len();
     let trace =
         format!("POST /v1/trace HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
-    let ask = format!("GET /v1/flows?limit=1000 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let ask = "GET /v1/flows?limit=1000 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned();
     while !end.load(Relaxed) {
         let Ok(mut stream) = UnixStream::connect(lasthop.socket("api.sock")) else {
             continue;
@@ -354,7 +354,7 @@ fn the_rule_that_decides_is_told_with_its_list() {
         let steps = trace["steps"].as_array().expect("steps");
         let asked = steps.iter().map(|step| &step["ruling"]);
         let receiver = asked.filter(|ruling| ruling["direction"] == "to-guest");
-        receiver.last().expect("the receiver is asked").clone()
+        receiver.next_back().expect("the receiver is asked").clone()
     };
     assert_eq!(ruling(&allowed)["rule"], "service");
     assert_ne!(allowed["flows"][0], Value::Null, "{allowed}");
