@@ -208,13 +208,27 @@ impl<P: Port> Fabric<P> {
             }
             let mut frames = run.frames.clone();
             let ready = self.retag(run, batch);
-            loop {
-                frames.start += self.pass_on(run.action, frames.start..ready, batch);
-                let Some(index) = frames.next() else {
-                    break;
-                };
-                self.execute_one((run.action, left_out), index, batch, from);
+            frames.start += self.pass_on(run.action, frames.start..ready, batch);
+            if !frames.is_empty() {
+                self.execute_rest((run.action, left_out), frames, ready, batch, from);
             }
+        }
+    }
+
+    /// Does what a flow says to frames of which the first cannot be passed on as it is, and to no other of a batch. Not inlined:
+    /// so those that can be do not pay for it.
+    #[inline(never)]
+    fn execute_rest(
+        &mut self,
+        what: (Action, &LeftOutLists),
+        mut frames: Range<usize>,
+        ready: usize,
+        batch: &mut Batch,
+        from: PortId,
+    ) {
+        while let Some(index) = frames.next() {
+            self.execute_one(what, index, batch, from);
+            frames.start += self.pass_on(what.0, frames.start..ready, batch);
         }
     }
 
@@ -277,12 +291,14 @@ impl<P: Port> Fabric<P> {
     }
 
     /// Does to a frame what its flow says.
-    pub(crate) fn execute(
-        &mut self,
-        action: Action,
-        mut frame: InHand<'_>,
-        left_out: &LeftOutLists,
-    ) {
+    #[inline(never)]
+    pub(crate) fn execute(&mut self, action: Action, frame: InHand<'_>, left_out: &LeftOutLists) {
+        self.execute_here(action, frame, left_out);
+    }
+
+    /// The same in the place that calls it: for the one through which almost all frames go that cannot be dealt with together.
+    #[inline(always)]
+    fn execute_here(&mut self, action: Action, mut frame: InHand<'_>, left_out: &LeftOutLists) {
         let priority = strip_tag(frame.headers, &mut frame.offload);
         match action {
             Action::Unicast { port, tag } => self.deliver(port, tag, priority, frame),

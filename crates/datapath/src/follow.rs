@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
 use policy::{Action, Outdated, PortId, Program, SegmentId};
-use port::Port;
+use port::{DropReason, Port};
 use wire::MacAddr;
 use wire::flow::FlowKey;
 
@@ -155,7 +155,11 @@ impl<P: Port> Switch<P> {
                     self.answer_once(upcall, action, except);
                     return;
                 }
-                let left_out = self.flows.left_out.hold(except);
+                let Some(left_out) = self.flows.left_out.hold(except) else {
+                    // Nobody gets it who might be one of them.
+                    let nobody = Action::Drop(DropReason::UpcallFull);
+                    return self.answer_once(upcall, nobody, Vec::new());
+                };
                 let action = action.leaving_out(left_out);
                 self.flows.install(&key, &mask, action, origin, now);
                 let frames = self.parking.release_covered(upcall, &key, &mask);
@@ -188,10 +192,14 @@ impl<P: Port> Switch<P> {
         let Some(waiting) = upcall.and_then(|upcall| self.parking.release(upcall)) else {
             return;
         };
-        let left_out = self.flows.left_out.hold(except);
         let frames = waiting.into_frames().collect();
-        self.send_on(action.leaving_out(left_out), frames);
-        self.flows.left_out.release(left_out);
+        match self.flows.left_out.hold(except) {
+            Some(left_out) => {
+                self.send_on(action.leaving_out(left_out), frames);
+                self.flows.left_out.release(left_out);
+            }
+            None => self.send_on(Action::Drop(DropReason::UpcallFull), frames),
+        }
     }
 
     /// Does with frames that waited what control says.

@@ -270,13 +270,13 @@ fn flood(lasthop: &Lasthop, end: &AtomicBool, answers: &AtomicU64) {
     let length = body.len();
     let trace =
         format!("POST /v1/trace HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}");
-    let ask = "GET /v1/flows?limit=1000 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".to_owned();
+    let ask = "GET /v1/flows?limit=1000 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     while !end.load(Relaxed) {
         let Ok(mut stream) = UnixStream::connect(lasthop.socket("api.sock")) else {
             continue;
         };
         let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
-        let _ = stream.write_all((trace.repeat(20) + &ask).as_bytes());
+        let _ = stream.write_all((trace.repeat(20) + ask).as_bytes());
         let mut all = Vec::new();
         let _ = stream.read_to_end(&mut all);
         let all = String::from_utf8_lossy(&all);
@@ -353,7 +353,7 @@ fn the_rule_that_decides_is_told_with_its_list() {
     let ruling = |trace: &Value| {
         let steps = trace["steps"].as_array().expect("steps");
         let asked = steps.iter().map(|step| &step["ruling"]);
-        let receiver = asked.filter(|ruling| ruling["direction"] == "to-guest");
+        let mut receiver = asked.filter(|ruling| ruling["direction"] == "to-guest");
         receiver.next_back().expect("the receiver is asked").clone()
     };
     assert_eq!(ruling(&allowed)["rule"], "service");

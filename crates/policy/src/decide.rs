@@ -38,7 +38,10 @@ pub enum Action {
 /// Names the ports that a flood leaves out, in a table of whoever carries actions out. Who decides says
 /// [`NOBODY`](Self::NOBODY) here, and the ports beside the action: [`Decision::excluded`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct LeftOut(pub u32);
+pub struct LeftOut(pub u16);
+
+// Each frame's is copied, in one word.
+const _: () = assert!(size_of::<Action>() == 8);
 
 impl LeftOut {
     /// The flood goes to all others.

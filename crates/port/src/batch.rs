@@ -179,6 +179,8 @@ pub struct Batch {
     segments: Vec<Segment>,
     taken: Traffic,
     drops: [u32; REASONS.len()],
+    /// Whether there is any: almost never.
+    any_drops: bool,
     /// Most bytes of a private head.
     depth: usize,
     limit: BatchLimit,
@@ -202,6 +204,7 @@ impl Batch {
             segments: Vec::with_capacity(4 * BATCH),
             taken: Traffic::default(),
             drops: [0; REASONS.len()],
+            any_drops: false,
             depth: CAP,
             limit: BatchLimit::MOST,
             budget: None,
@@ -264,7 +267,9 @@ impl Batch {
         self.len = 0;
         self.segments.clear();
         self.taken = Traffic::default();
-        self.drops = [0; REASONS.len()];
+        if std::mem::take(&mut self.any_drops) {
+            self.drops = [0; REASONS.len()];
+        }
     }
 
     /// Whether the batch is as long as it is to become.
@@ -390,6 +395,7 @@ impl Batch {
     /// Notes a frame that was taken and dropped at once.
     pub fn drop_taken(&mut self, reason: DropReason, len: u32) {
         self.drops[reason as usize] += 1;
+        self.any_drops = true;
         self.count_taken(len);
         if let Some(budget) = &mut self.budget {
             budget.charge(Cost::of(len, &Offload::default()));
@@ -410,7 +416,8 @@ impl Batch {
 
     /// The drops noted while taking.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        REASONS
+        let reasons = if self.any_drops { REASONS } else { &[] };
+        reasons
             .iter()
             .map(|&r| (r, u64::from(self.drops[r as usize])))
             .filter(|&(_, n)| n > 0)

@@ -13,13 +13,16 @@ struct List {
     holders: usize,
 }
 
-/// See the module. There are no more lists than flows and one.
+/// Lists at a time: that many have a number of their own.
+const MOST: usize = u16::MAX as usize;
+
+/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOutLists {
     /// By number less 1.
     lists: Vec<List>,
-    free: Vec<u32>,
-    numbers: HashMap<Arc<[PortId]>, u32>,
+    free: Vec<u16>,
+    numbers: HashMap<Arc<[PortId]>, u16>,
 }
 
 impl LeftOutLists {
@@ -31,22 +34,22 @@ impl LeftOutLists {
         list.map_or(&[], |list| &list.ports)
     }
 
-    /// Names a list, until as many [`LeftOutLists::release`] as there were holds.
-    pub(crate) fn hold(&mut self, mut ports: Vec<PortId>) -> LeftOut {
+    /// Names a list, until as many [`LeftOutLists::release`] as there were holds. `None`: there are too many others.
+    pub(crate) fn hold(&mut self, mut ports: Vec<PortId>) -> Option<LeftOut> {
         if ports.is_empty() {
-            return LeftOut::NOBODY;
+            return Some(LeftOut::NOBODY);
         }
         ports.sort_unstable();
         ports.dedup();
         let number = match self.numbers.get(ports.as_slice()) {
             Some(number) => *number,
-            None => self.add(ports.into()),
+            None => self.add(ports.into())?,
         };
         self.hold_more(LeftOut(number));
-        LeftOut(number)
+        Some(LeftOut(number))
     }
 
-    fn add(&mut self, ports: Arc<[PortId]>) -> u32 {
+    fn add(&mut self, ports: Arc<[PortId]>) -> Option<u16> {
         let list = List {
             ports: Arc::clone(&ports),
             holders: 0,
@@ -56,13 +59,14 @@ impl LeftOutLists {
                 self.lists[number as usize - 1] = list;
                 number
             }
+            None if self.lists.len() == MOST => return None,
             None => {
                 self.lists.push(list);
-                self.lists.len() as u32
+                self.lists.len() as u16
             }
         };
         self.numbers.insert(ports, number);
-        number
+        Some(number)
     }
 
     /// Somebody else has it, too.
@@ -103,18 +107,30 @@ mod tests {
     #[test]
     fn a_list_is_kept_once_and_as_long_as_somebody_has_it() {
         let mut lists = LeftOutLists::default();
-        assert_eq!(lists.hold(Vec::new()), LeftOut::NOBODY);
-        let one = lists.hold(ports(&[3, 1, 3]));
-        let same = lists.hold(ports(&[1, 3]));
-        let other = lists.hold(ports(&[2]));
+        assert_eq!(lists.hold(Vec::new()), Some(LeftOut::NOBODY));
+        let one = lists.hold(ports(&[3, 1, 3])).unwrap();
+        let same = lists.hold(ports(&[1, 3])).unwrap();
+        let other = lists.hold(ports(&[2])).unwrap();
         assert_eq!((one, lists.get(one)), (same, &ports(&[1, 3])[..]));
         assert_eq!(lists.get(other), &ports(&[2])[..]);
         lists.release(one);
         assert_eq!(lists.get(one), &ports(&[1, 3])[..]);
         lists.release(same);
         assert_eq!((lists.len(), lists.get(one)), (1, &[][..]));
-        let next = lists.hold(ports(&[9]));
+        let next = lists.hold(ports(&[9])).unwrap();
         assert_eq!((next, lists.get(next)), (one, &ports(&[9])[..]));
+    }
+
+    #[test]
+    fn there_are_as_many_as_numbers() {
+        let mut lists = LeftOutLists::default();
+        for n in 0..MOST as u32 {
+            assert_eq!(lists.hold(ports(&[n])), Some(LeftOut(n as u16 + 1)));
+        }
+        assert_eq!(lists.hold(ports(&[1 << 20])), None);
+        assert_eq!(lists.hold(ports(&[0])), Some(LeftOut(1)));
+        lists.release(LeftOut(7));
+        assert_eq!(lists.hold(ports(&[1 << 20])), Some(LeftOut(7)));
     }
 
     #[test]

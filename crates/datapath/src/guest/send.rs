@@ -50,7 +50,7 @@ impl GuestQueue {
     }
 
     /// The same frame by frame, as far as the batch's budget goes.
-    #[inline(never)]
+    #[cold]
     fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
         for at in 0..self.chains.len() {
             let before = batch.frames().len();
@@ -66,6 +66,7 @@ impl GuestQueue {
     }
 
     /// The chains from this one on were not looked at: they stay the guest's.
+    #[cold]
     fn leave_from(&mut self, at: usize) {
         self.queue.untake(&self.chains[at..]);
         self.chains.truncate(at);
