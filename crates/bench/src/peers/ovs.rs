@@ -26,14 +26,16 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x}");
-    with(plan, &keys, 2, pass_across)
+    with(plan, (SWITCH, &keys), 2, pass_across)
 }
 
 /// With these rules before the explicit flows, and room for a million cached flows.
 pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x} other_config:flow-limit=1000000");
-    with(plan, &keys, 2, |folder| {
+    // A second one beside it would want interfaces of the same names.
+    let program = format!("unshare --net {SWITCH}");
+    with(plan, (&program, &keys), 2, |folder| {
         let file = folder.join("rules.txt");
         std::fs::write(&file, rules.openflow() + ACROSS_IN_TABLE_1)?;
         ofctl(folder, "del-flows", "")?;
@@ -63,12 +65,12 @@ pub(super) fn misses(folder: &Path) -> Result<u64> {
 /// With so many ports, and as it is without rules: a bridge that learns. Its threads other than the polling one run
 /// anywhere: on that one's core they would take seconds to notice that a port has changed.
 pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
-    with(plan, "", ports, |_| Ok(()))
+    with(plan, (SWITCH, ""), ports, |_| Ok(()))
 }
 
 fn with(
     plan: &Plan,
-    keys: &str,
+    (program, keys): (&str, &str),
     ports: u32,
     rules: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Peer> {
@@ -76,9 +78,9 @@ fn with(
     let path = folder.path();
     let database = start_database(path)?;
     configure(path, plan, keys)?;
-    let switch = start_switch(path, SWITCH)?;
-    let paths = add_bridge(path, ports).with_context(|| end_of(&switch.output()))?;
-    rules(path)?;
+    let switch = start_switch(path, program)?;
+    let paths = add_bridge(path, ports).and_then(|paths| rules(path).map(|()| paths));
+    let paths = paths.with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
         kind: Kind::Ovs,
         processes: vec![switch, database],

@@ -174,7 +174,8 @@ fn set_ups_row(
     own: &[&Sample],
     ours: Option<f64>,
 ) -> Vec<String> {
-    let beside = if kind == Kind::Lasthop {
+    let paced = own.iter().any(|sample| sample.latency.is_some());
+    let beside = if kind == Kind::Lasthop || paced {
         None
     } else {
         ratio(ours, middle(own, rate))
