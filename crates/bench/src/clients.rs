@@ -8,6 +8,7 @@ mod bulk;
 pub(crate) mod guests;
 mod lean;
 pub(crate) mod neighbours;
+pub(crate) mod new_flows;
 mod paced;
 mod replay;
 pub(crate) mod sharing;
@@ -112,6 +113,11 @@ pub(crate) trait Client {
     /// The last measurement in full, of guests.
     fn exchange(&self) -> Option<&Exchange> {
         None
+    }
+
+    /// Whether its frames are of flows that the switch does not know yet, so that it counts how many it decided about.
+    fn meets_new_flows(&self) -> bool {
+        false
     }
 
     /// Stops where it stands, using no CPU.

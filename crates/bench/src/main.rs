@@ -5,6 +5,7 @@
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
 //!   clients       what sends frames through them
+//!   rules         access rules, as Lasthop and as Open vSwitch take them
 //!   placement, procfs, footprint, hugepages, folders, namespace, process     the machine
 //!   statistics, report, plot                  what is made of the samples
 //! ```
@@ -27,6 +28,7 @@ mod plot;
 mod process;
 mod procfs;
 mod report;
+mod rules;
 mod sample;
 mod statistics;
 mod stop;
@@ -90,6 +92,14 @@ enum Experiment {
     External,
     /// Live migration of a guest in QEMU from port to port under traffic, beside OVS-DPDK
     Migration,
+    /// Throughput with 971 rules that never match and without, by frame size and flows, beside OVS-DPDK
+    Rules,
+    /// New flows a second with 10 000 rules, beside OVS-DPDK
+    Setups,
+    /// Latency of frames that no cached flow is for, with 10 000 rules, beside OVS-DPDK
+    First,
+    /// A rule of many changes under traffic: how long it takes, and is anything lost?
+    Changes,
     /// Throughput of one pair, by number of idle ports beside it
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
@@ -162,6 +172,10 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Bulk => experiments::bulk::bulk(&plan)?,
             Experiment::External => experiments::external::external(&plan)?,
             Experiment::Migration => experiments::migration::migration(&plan)?,
+            Experiment::Rules => experiments::policy::rules(&plan)?,
+            Experiment::Setups => experiments::policy::set_ups(&plan)?,
+            Experiment::First => experiments::policy::first_packets(&plan)?,
+            Experiment::Changes => experiments::policy::changes(&plan)?,
             Experiment::Ports => experiments::scaling::ports(&plan)?,
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,

@@ -18,6 +18,7 @@ use crate::clients::{Layout, Traffic};
 use crate::experiments::Plan;
 use crate::process::{Process, installed};
 use crate::procfs;
+use crate::rules::RuleSet;
 
 /// DPDK's test program: a client, and a peer without any switching.
 pub(crate) const PROGRAM_DPDK: &str = "dpdk-testpmd";
@@ -98,7 +99,7 @@ pub(crate) struct Peer {
     /// On other ports than the client's, and silent.
     _guests: Vec<FakeGuest>,
     /// Dropped last: what runs has files in it.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Peer {
@@ -127,6 +128,30 @@ impl Peer {
             Kind::Lasthop => lasthop::with_ports(plan, ports),
             Kind::Ovs => ovs::learning(plan, ports),
             Kind::Forwarder | Kind::Bridge => bail!("{} has two ports", kind.name()),
+        }
+    }
+
+    /// Starts a switch with two ports and with these rules.
+    ///
+    /// # Errors
+    /// For a peer that knows none, too.
+    pub(crate) fn with_rules(kind: Kind, plan: &Plan, rules: &RuleSet) -> Result<Self> {
+        if let Some(reason) = kind.lacks(plan) {
+            bail!("{reason}");
+        }
+        match kind {
+            Kind::Lasthop => lasthop::with_rules(plan, rules),
+            Kind::Ovs => ovs::with_rules(plan, rules),
+            Kind::Forwarder | Kind::Bridge => bail!("{} has no rules", kind.name()),
+        }
+    }
+
+    /// How many frames it has decided about, because it had no cached decision.
+    pub(crate) fn misses(&self, plan: &Plan) -> Result<u64> {
+        match (self.kind, &self.folder) {
+            (Kind::Lasthop, _) => lasthop::misses(plan, self),
+            (Kind::Ovs, Some(folder)) => ovs::misses(folder.path()),
+            _ => bail!("{} does not tell", self.kind.name()),
         }
     }
 

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::experiments::{
-    Plan, external as external_experiment, migration as migration_experiment, progress,
+    Plan, external as external_experiment, migration as migration_experiment,
+    policy as policy_experiment, progress,
 };
 use crate::machine::Machine;
 use crate::peers::Kind;
@@ -21,6 +22,7 @@ mod bulk;
 mod external;
 mod load;
 mod migration;
+mod policy;
 mod scheduling;
 
 /// The result of an experiment.
@@ -64,6 +66,14 @@ pub(crate) enum Body {
     },
     /// Samples of guests; a cell's series is the switch with its settings.
     Scheduling { samples: Vec<Sample> },
+    /// Samples of switches with rules and without, which a cell's series says.
+    Rules { samples: Vec<Sample> },
+    /// Samples of clients whose flows are new.
+    SetUps { samples: Vec<Sample> },
+    /// Changes of rules.
+    Changes {
+        rows: Vec<policy_experiment::Changed>,
+    },
     /// Figures of Lasthop alone; the first column is what the others depend on.
     Table {
         columns: Vec<&'static str>,
@@ -115,6 +125,10 @@ impl Report {
             }
             // Two bars a peer say no more than the table.
             Body::Bulk { .. } | Body::External { .. } | Body::Migration { .. } => {}
+            Body::SetUps { .. } | Body::Changes { .. } => {}
+            Body::Rules { samples } => {
+                policy::save_rules_plots(samples, &self.title, folder, &stem)?;
+            }
             Body::Scheduling { samples } => scheduling::save_plots(samples, folder, &stem)?,
             Body::Load { samples } => load::save_plots(samples, &self.title, folder, &stem)?,
             Body::Table { columns, rows } => {
@@ -142,6 +156,9 @@ impl Report {
             Body::External { samples } => external::table(samples),
             Body::Migration { samples } => migration::table(samples),
             Body::Scheduling { samples } => scheduling::table(samples),
+            Body::Rules { samples } => policy::rules_table(samples),
+            Body::SetUps { samples } => policy::set_ups_table(samples),
+            Body::Changes { rows } => policy::changes_table(rows),
             Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),
         };

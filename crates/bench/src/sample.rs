@@ -77,6 +77,17 @@ pub(crate) struct Sample {
     /// Of guests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) exchange: Option<Exchange>,
+    /// Of a client whose flows are new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) misses: Option<Misses>,
+}
+
+/// Frames about which the switch had to decide.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Misses {
+    /// As the switch counts them.
+    pub(crate) count: u64,
+    pub(crate) a_second: f64,
 }
 
 /// What was moved in bursts, by a switch and by plain copying in its place.
@@ -99,6 +110,16 @@ impl Sample {
             return format!(
                 "{:.0} answers/s, {:.2} Gbit/s, {:.1} us, {:.0} % of a core",
                 exchange.answers, exchange.gbit, exchange.p50_us, self.switch_percent
+            );
+        }
+        if let Some(misses) = self.misses {
+            return format!(
+                "{} misses, {:.0} a second, {:.1} us",
+                misses.count,
+                misses.a_second,
+                self.latency
+                    .as_ref()
+                    .map_or(0.0, |latency| latency.p99_ns as f64 / 1e3)
             );
         }
         match (&self.latency, self.busy) {
@@ -191,11 +212,18 @@ pub(crate) fn take(
     peer.thaw();
     client.thaw()?;
     client.warm_up(plan.settle)?;
+    let counts = client.meets_new_flows();
+    let count = || counts.then(|| peer.misses(plan)).transpose();
+    let missed = count()?;
     let (start, cpu, switch) = (Instant::now(), CpuTimes::now(), peer.cpu_seconds());
     let mpps = client.mpps(plan.window)?;
     let switch = peer.cpu_seconds() - switch;
     let cpu = CpuTimes::now().since(cpu);
     let seconds = start.elapsed().as_secs_f64();
+    let misses = missed.zip(count()?).map(|(before, after)| Misses {
+        count: after - before,
+        a_second: (after - before) as f64 / seconds,
+    });
     client.freeze()?;
     stop::sleep(QUIET)?;
     peer.freeze();
@@ -225,6 +253,7 @@ pub(crate) fn take(
         latency: client.paced().map(Latency::from),
         busy: client.bursts().zip(copy.as_ref()).map(busy),
         exchange: client.exchange().cloned(),
+        misses,
     })
 }
 

@@ -46,3 +46,11 @@ pub(crate) struct Run {
     /// Their places in the batch.
     pub(crate) frames: Range<usize>,
 }
+
+impl Run {
+    /// Whether the frames of a train are the next ones of the run.
+    #[inline]
+    pub(crate) fn goes_on(&self, action: Action, tagged: bool, frames: &Range<usize>) -> bool {
+        self.frames.end == frames.start && self.tagged == tagged && self.action == action
+    }
+}

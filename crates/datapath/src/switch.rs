@@ -333,11 +333,14 @@ impl<P: Port> Switch<P> {
             self.flows.count_more(frames.len() as u64 - 1);
             self.figures.hits += frames.len() as u64;
             let tagged = train.key.vlan().is_some();
-            self.runs.push(Run {
-                action,
-                tagged,
-                frames,
-            });
+            match self.runs.last_mut() {
+                Some(run) if run.goes_on(action, tagged, &frames) => run.frames.end = frames.end,
+                _ => self.runs.push(Run {
+                    action,
+                    tagged,
+                    frames,
+                }),
+            }
         }
         None
     }
@@ -400,11 +403,15 @@ impl<P: Port> Switch<P> {
         let len = self.batch.frames()[index].len();
         let shallow = !self.flows.looks_above_ethernet();
         let (headers, _, offload) = self.batch.split(index);
-        if shallow
-            && offload.is_nothing()
-            && let Some(key) = FlowKey::of_ethernet(from.0, headers.as_slice())
-        {
-            return Ok(key);
+        if offload.is_nothing() {
+            let key = if shallow {
+                FlowKey::of_ethernet(from.0, headers.as_slice())
+            } else {
+                FlowKey::of_plain_ipv4(from.0, headers.as_slice(), len as usize)
+            };
+            if let Some(key) = key {
+                return Ok(key);
+            }
         }
         let parsed = Parsed::parse(headers.as_slice(), len as usize);
         offload::check(headers.as_slice(), len, &parsed, offload)?;

@@ -131,6 +131,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether there are huge pages for this peer, if it needs any; a note says why not.
+    pub(crate) fn has_room_for(&self, kind: Kind) -> bool {
+        kind.huge_pages() == 0 || self.pages.is_some()
+    }
+
     /// All sizes with one start of every peer and client.
     pub(super) fn setting(
         &mut self,
@@ -143,7 +148,7 @@ impl<'a> Run<'a> {
             .into_iter()
             .filter(|kind| kind.takes(layout, traffic))
         {
-            if kind.huge_pages() > 0 && self.pages.is_none() {
+            if !self.has_room_for(kind) {
                 continue;
             }
             progress(&format!(

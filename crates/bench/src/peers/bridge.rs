@@ -26,7 +26,7 @@ pub(super) fn start() -> Result<Peer> {
         processes: Vec::new(),
         ports: Ports::Taps(taps),
         _guests: Vec::new(),
-        _folder: None,
+        folder: None,
     })
 }
 

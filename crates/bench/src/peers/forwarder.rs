@@ -40,6 +40,6 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
             client_listens: false,
         },
         _guests: Vec::new(),
-        _folder: Some(folder),
+        folder: Some(folder),
     })
 }

@@ -18,6 +18,7 @@ use crate::clients::guests;
 use crate::experiments::Plan;
 use crate::folders;
 use crate::process::{Process, run};
+use crate::rules::RuleSet;
 use crate::stop;
 
 /// Memory of a guest that never sends.
@@ -32,6 +33,35 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
 /// So many ports, all for clients.
 pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
     Ok(Lasthop::start(plan, ports)?.into_peer(ports, Vec::new()))
+}
+
+/// With these access lists.
+pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
+    let text = configuration("", 2) + &rules.configuration();
+    let running = Lasthop::with(plan, &plan.cores[..1], &text)?;
+    Ok(running.into_peer(2, Vec::new()))
+}
+
+/// Two pairs of ports, and access lists to come.
+pub(crate) fn with_four_ports(plan: &Plan) -> Result<Lasthop> {
+    Lasthop::start(plan, 4)
+}
+
+/// How many frames control has decided about.
+pub(super) fn misses(plan: &Plan, peer: &Peer) -> Result<u64> {
+    let states: serde_json::Value = serde_json::from_str(&ask(plan, peer, &["status", "--json"])?)?;
+    let upcalls = states["switch"]["upcalls"].as_u64();
+    upcalls.context("'lasthop status --json' is not what it was")
+}
+
+/// Runs a command of the command line, and gives what it printed.
+fn ask(plan: &Plan, peer: &Peer, what: &[&str]) -> Result<String> {
+    let socket = peer.sockets().first().context("a peer with ports")?;
+    let runtime = socket.parent().context("a socket in a folder")?;
+    let program = plan.bin.join("lasthop").to_string_lossy().into_owned();
+    let words = std::iter::once(program).chain(what.iter().map(|&word| word.to_owned()));
+    let words: Vec<String> = words.collect();
+    run(&words, &[("LASTHOP_RUNTIME_DIR", runtime)])
 }
 
 /// One pair of ports for a client, and more with a silent guest each.
@@ -89,17 +119,8 @@ pub(crate) fn follows(plan: &Plan, peer: &Peer) -> Result<Option<()>> {
     struct Ports {
         ports: Vec<Port>,
     }
-    let socket = peer.sockets().first().context("a peer with ports")?;
-    let runtime = socket.parent().context("a socket in a folder")?;
-    let program = plan.bin.join("lasthop").to_string_lossy().into_owned();
-    let ask = |what: &[&str]| {
-        let words =
-            std::iter::once(program.clone()).chain(what.iter().map(|&word| word.to_owned()));
-        let words: Vec<String> = words.collect();
-        run(&words, &[("LASTHOP_RUNTIME_DIR", runtime)])
-    };
-    let ports: Ports = serde_json::from_str(&ask(&["port", "list", "--json"])?)?;
-    let states: serde_json::Value = serde_json::from_str(&ask(&["status", "--json"])?)?;
+    let ports: Ports = serde_json::from_str(&ask(plan, peer, &["port", "list", "--json"])?)?;
+    let states: serde_json::Value = serde_json::from_str(&ask(plan, peer, &["status", "--json"])?)?;
     let off = states["switch"]["guest_state"]["by"] == "off";
     let all = off || ports.ports.iter().all(|port| port.vcpu_threads > 0);
     Ok(all.then_some(()))
@@ -249,7 +270,7 @@ impl Lasthop {
             },
             processes: vec![self.process],
             _guests: guests,
-            _folder: Some(self.folder),
+            folder: Some(self.folder),
         }
     }
 

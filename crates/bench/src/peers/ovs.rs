@@ -9,6 +9,7 @@ use super::{Kind, Peer, Ports, START};
 use crate::experiments::Plan;
 use crate::folders;
 use crate::process::{Process, run, words};
+use crate::rules::RuleSet;
 use crate::stop;
 
 /// Debian's build with DPDK.
@@ -17,28 +18,69 @@ pub(crate) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-d
 pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 /// A setting with a blank in it.
 pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
+/// What [`pass_across`] says, behind rules.
+const ACROSS_IN_TABLE_1: &str =
+    "table=1,in_port=1,actions=output:2\ntable=1,in_port=2,actions=output:1\n";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) fn start(plan: &Plan) -> Result<Peer> {
     let mask = mask(plan);
     let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x}");
-    with(plan, &keys, 2, pass_across)
+    with(plan, (SWITCH, &keys), 2, pass_across)
+}
+
+/// With these rules before the explicit flows, and room for a million cached flows.
+pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
+    let mask = mask(plan);
+    let keys = format!("other_config:dpdk-lcore-mask=0x{mask:x} other_config:flow-limit=1000000");
+    // A second one beside it would want interfaces of the same names.
+    let program = format!("unshare --net {SWITCH}");
+    with(plan, (&program, &keys), 2, |folder| {
+        let file = folder.join("rules.txt");
+        std::fs::write(&file, rules.openflow() + ACROSS_IN_TABLE_1)?;
+        ofctl(folder, "del-flows", "")?;
+        ofctl(folder, "add-flows", &file.display().to_string())
+    })
+}
+
+/// How many frames were decided anew, because no cached flow was theirs.
+pub(super) fn misses(folder: &Path) -> Result<u64> {
+    let target = folder.join("vs.ctl");
+    let command = format!(
+        "ovs-appctl -t {} dpif-netdev/pmd-stats-show",
+        target.display()
+    );
+    let text = run(&words(&command), &environment(folder))?;
+    let lines = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("miss with success upcall:"));
+    let counts: Option<Vec<u64>> = lines.map(|count| count.trim().parse().ok()).collect();
+    let counts = counts.filter(|counts| !counts.is_empty());
+    Ok(counts
+        .context("Open vSwitch does not tell its misses")?
+        .iter()
+        .sum())
 }
 
 /// With so many ports, and as it is without rules: a bridge that learns. Its threads other than the polling one run
 /// anywhere: on that one's core they would take seconds to notice that a port has changed.
 pub(super) fn learning(plan: &Plan, ports: u32) -> Result<Peer> {
-    with(plan, "", ports, |_| Ok(()))
+    with(plan, (SWITCH, ""), ports, |_| Ok(()))
 }
 
-fn with(plan: &Plan, keys: &str, ports: u32, rules: fn(&Path) -> Result<()>) -> Result<Peer> {
+fn with(
+    plan: &Plan,
+    (program, keys): (&str, &str),
+    ports: u32,
+    rules: impl FnOnce(&Path) -> Result<()>,
+) -> Result<Peer> {
     let folder = folders::new("ovs")?;
     let path = folder.path();
     let database = start_database(path)?;
     configure(path, plan, keys)?;
-    let switch = start_switch(path, SWITCH)?;
-    let paths = add_bridge(path, ports).with_context(|| end_of(&switch.output()))?;
-    rules(path)?;
+    let switch = start_switch(path, program)?;
+    let paths = add_bridge(path, ports).and_then(|paths| rules(path).map(|()| paths));
+    let paths = paths.with_context(|| end_of(&switch.output()))?;
     Ok(Peer {
         kind: Kind::Ovs,
         processes: vec![switch, database],
@@ -47,7 +89,7 @@ fn with(plan: &Plan, keys: &str, ports: u32, rules: fn(&Path) -> Result<()>) -> 
             client_listens: true,
         },
         _guests: Vec::new(),
-        _folder: Some(folder),
+        folder: Some(folder),
     })
 }
 
@@ -158,15 +200,15 @@ fn add_bridge(folder: &Path, ports: u32) -> Result<Vec<PathBuf>> {
 
 /// What comes from one of two ports goes to the other one.
 fn pass_across(folder: &Path) -> Result<()> {
+    ofctl(folder, "del-flows", "")?;
+    ofctl(folder, "add-flow", "in_port=1,actions=output:2")?;
+    ofctl(folder, "add-flow", "in_port=2,actions=output:1")
+}
+
+fn ofctl(folder: &Path, what: &str, argument: &str) -> Result<()> {
     let bridge = folder.join("br0.mgmt");
-    let ofctl = |what: &str, flow: &str| {
-        let command = format!("ovs-ofctl {what} {} {flow}", bridge.display());
-        run(&words(&command), &environment(folder))
-    };
-    ofctl("del-flows", "")?;
-    ofctl("add-flow", "in_port=1,actions=output:2")?;
-    ofctl("add-flow", "in_port=2,actions=output:1")?;
-    Ok(())
+    let command = format!("ovs-ofctl {what} {} {argument}", bridge.display());
+    run(&words(&command), &environment(folder)).map(drop)
 }
 
 /// The end of a log, for an error.

@@ -28,6 +28,7 @@ pub(super) fn sample(
         latency: None,
         busy: None,
         exchange: None,
+        misses: None,
     }
 }
 

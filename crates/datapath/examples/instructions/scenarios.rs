@@ -72,7 +72,7 @@ const PLAIN: Scenario = Scenario {
 };
 
 /// All of them. Sizes are those of the frame, from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 12] = [
+pub(crate) const SCENARIOS: [Scenario; 13] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -114,6 +114,12 @@ pub(crate) const SCENARIOS: [Scenario; 12] = [
         ..PLAIN
     },
     Scenario {
+        name: "split-64-deep-1024",
+        frames: connections,
+        mask: DEEP,
+        ..PLAIN
+    },
+    Scenario {
         name: "split-64-guarded",
         guarded: true,
         ..PLAIN
@@ -142,6 +148,15 @@ pub(crate) const SCENARIOS: [Scenario; 12] = [
 fn bytes(len: usize) -> Vec<Frame> {
     let payload = vec![1; len - UDP_HEADERS];
     vec![(udp(&Flow::v4(1, 2), &payload), NetHeader::default())]
+}
+
+/// Frames of 1024 connections between two stations.
+fn connections() -> Vec<Frame> {
+    let connection = |n: u16| {
+        let flow = Flow::v4(1, 2).ports(n, 53);
+        (udp(&flow, &[1; 64 - UDP_HEADERS]), NetHeader::default())
+    };
+    (0..1024).map(connection).collect()
 }
 
 /// From 1024 stations, each with a flow of its own.

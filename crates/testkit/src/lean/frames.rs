@@ -18,12 +18,52 @@ use crate::packets::{Flow, udp};
 pub(super) const MIN_LEN: u16 = 42;
 
 const DST: usize = HEADER_LEN;
+const IP: usize = HEADER_LEN + 14;
 const PORTS: usize = HEADER_LEN + 34;
 const UDP_SUM: usize = 40;
 const STAMP: usize = HEADER_LEN + 44;
 
 /// What stamps ask of a configuration.
 pub(super) const STAMP_RULE: &str = "frames of 52 bytes or more, and not super-frames";
+
+/// The head of an IPv4 packet, up to its ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head([u16; 12]);
+
+impl Head {
+    /// Of a frame of `frame_len` bytes. With TCP there must be 54 at least; flags and window are then what stands in the payload.
+    #[must_use]
+    pub fn new(
+        frame_len: u16,
+        protocol: u8,
+        [source, destination]: [u32; 2],
+        ports: [u16; 2],
+    ) -> Self {
+        let halves = |address: u32| [(address >> 16) as u16, address as u16];
+        let ([a, b], [c, d]) = (halves(source), halves(destination));
+        let hops_and_protocol = 64 << 8 | u16::from(protocol);
+        let mut words = [
+            0x4500,
+            frame_len.saturating_sub(14),
+            0,
+            0,
+            hops_and_protocol,
+            0,
+            a,
+            b,
+            c,
+            d,
+        ];
+        let sum: u32 = words.iter().map(|word| u32::from(*word)).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        // RFC 1071: ten words carry into the sum twice at most.
+        words[5] = !((folded & 0xffff) + (folded >> 16)) as u16;
+        let mut all = [0; 12];
+        all[..10].copy_from_slice(&words);
+        all[10..].copy_from_slice(&ports);
+        Self(all.map(u16::to_be))
+    }
+}
 
 /// As many buffers as a ring has entries.
 #[derive(Debug)]
@@ -114,6 +154,15 @@ impl Frames {
         self.memory.u16(at + 2).store(half(a, b), Relaxed);
     }
 
+    /// Gives the frame in buffer `id` another head.
+    #[inline]
+    pub(super) fn set_head(&self, id: u16, head: &Head) {
+        let at = self.start(id) + IP;
+        for (n, word) in head.0.iter().enumerate() {
+            self.memory.u16(at + 2 * n).store(*word, Relaxed);
+        }
+    }
+
     /// Whether there is room for a stamp.
     pub(super) fn takes_stamps(&self) -> bool {
         self.len as usize >= STAMP + 8
@@ -151,5 +200,35 @@ impl Frames {
         let mine = self.is_mine(id) && net_header & 0xff00 == 0;
         let ([c, d], [a, b]) = (load(PORTS), load(PORTS + 2));
         mine.then_some(u32::from_be_bytes([a, b, c, d]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest_ram::RegionSpec;
+    use crate::packets::{parse, verify_checksums};
+
+    #[test]
+    #[cfg(not(miri))] // Miri maps no files
+    fn heads_are_whole_packets() {
+        let ram = GuestRam::memfd(&[RegionSpec::at(0, 4 << 20)]).expect("memory");
+        let len = 64;
+        let frames = Frames::new(&ram, (2, u32::from(len) + HEADER_LEN as u32), false, [2; 6]);
+        frames.fill(&ram, 2, 1, [4; 6]);
+        for protocol in [6, 17] {
+            let head = Head::new(len, protocol, [0xc0a8_fffe, 0x0a01_0203], [80, 65_535]);
+            frames.set_head(1, &head);
+            let mut bytes = vec![0; usize::from(len)];
+            ram.read(frames.buffers().at(1) + HEADER_LEN as u64, &mut bytes);
+            let found = parse(&bytes).expect("a packet");
+            assert_eq!((found.protocol, found.end), (protocol, 64));
+            assert_eq!(found.src.to_string(), "192.168.255.254");
+            assert_eq!(found.dst.to_string(), "10.1.2.3");
+            assert_eq!(bytes[34..38], [0, 80, 0xff, 0xff]);
+            if protocol == 17 {
+                verify_checksums(&bytes).expect("the header's sum is right, and UDP has none");
+            }
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! One port: two rings with their buffers, and its session.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 use std::time::Instant;
 
 use super::bulk;
-use super::frames::Frames;
+use super::frames::{Frames, Head};
 use super::ring::{Ring, RingOptions};
 use super::{LeanConfig, LeanError, LeanPort};
 use crate::features::{IN_ORDER, MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1, protocol};
@@ -84,6 +85,8 @@ pub(super) struct Port<R> {
     patch: bool,
     flows: u32,
     flow: u32,
+    /// In place of flows, if there are any.
+    heads: Arc<[Head]>,
     /// Of a port that sends super-frames.
     bulk: Option<(bulk::Writer, bulk::Reader)>,
 }
@@ -183,9 +186,10 @@ impl<R: Ring> Port<R> {
             given_up: 0,
             gap: config.gap,
             touch: config.touch,
-            patch: config.rewrite || !whole_rounds,
+            patch: config.rewrite || !whole_rounds || !config.heads.is_empty(),
             flows: config.flows,
             flow: 0,
+            heads: Arc::clone(&config.heads),
             bulk,
         })
     }
@@ -334,6 +338,9 @@ impl<R: Ring> Port<R> {
     }
 
     fn patch(&mut self, n: u16) {
+        if !self.heads.is_empty() {
+            return self.patch_heads(n);
+        }
         for ahead in 0..n {
             let flow = self.flow;
             self.tx_frames.set_flow(self.tx.buffer(ahead), flow);
@@ -342,11 +349,23 @@ impl<R: Ring> Port<R> {
         }
     }
 
+    fn patch_heads(&mut self, n: u16) {
+        for ahead in 0..n {
+            let at = self.flow as usize % self.heads.len();
+            self.tx_frames
+                .set_head(self.tx.buffer(ahead), &self.heads[at]);
+            self.flow = self.flow.wrapping_add(1);
+        }
+    }
+
     /// Sends one frame with a time in it; whether there was room for it.
     #[inline]
     pub(super) fn send_stamped(&mut self, time: u64) -> Result<bool, LeanError> {
         if !self.has_room(1)? {
             return Ok(false);
+        }
+        if !self.heads.is_empty() {
+            self.patch_heads(1);
         }
         self.tx_frames.set_stamp(self.tx.buffer(0), time);
         self.tx.offer(1);

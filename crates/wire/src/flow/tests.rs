@@ -331,3 +331,67 @@ fn keys_are_told_in_words() {
     );
     assert!(of(from()).ends_with("02:00:00:00:00:01 > 02:00:00:00:00:02"));
 }
+
+/// Plain packets of TCP and UDP, with up to three bytes of their headers and their length changed.
+fn nearly_plain() -> impl Strategy<Value = (Vec<u8>, usize)> {
+    let plain = |tcp: bool, [tos, a, b]: [u8; 3]| {
+        let mut frame = vec![0x5a; 74];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        let protocol = if tcp { 6 } else { 17 };
+        frame[14..34].copy_from_slice(&[
+            0x45, tos, 0, 60, 1, 2, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, a, 10, 0, b, 2,
+        ]);
+        frame
+    };
+    let changes = prop::collection::vec((12..50usize, any::<u8>()), 0..3);
+    let parts = (
+        any::<bool>(),
+        any::<[u8; 3]>(),
+        changes,
+        0..90usize,
+        0..4usize,
+    );
+    parts.prop_map(move |(tcp, bytes, changes, cut, more)| {
+        let mut frame = plain(tcp, bytes);
+        for (at, value) in changes {
+            frame[at] = value;
+        }
+        frame.truncate(cut);
+        let len = frame.len() + more;
+        (frame, len.saturating_sub(1))
+    })
+}
+
+proptest! {
+    #[test]
+    fn plain_packets_have_the_key_of_what_is_parsed((frame, len) in nearly_plain(), port: u32) {
+        let parsed = FlowKey::new(port, &Parsed::parse(&frame, len));
+        if let Some(key) = FlowKey::of_plain_ipv4(port, &frame, len) {
+            prop_assert_eq!(key, parsed);
+        }
+    }
+}
+
+#[test]
+fn plain_packets_are_known() {
+    let mut frame = vec![0; 60];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+    for (protocol, offset) in [(17, 0), (6, 0x50)] {
+        (frame[23], frame[46]) = (protocol, offset);
+        let parsed = FlowKey::new(7, &Parsed::parse(&frame, 60));
+        assert_eq!(FlowKey::of_plain_ipv4(7, &frame, 60), Some(parsed));
+    }
+    for (at, other) in [
+        (14, 0x46),
+        (20, 0x20),
+        (21, 1),
+        (23, 1),
+        (46, 0x40),
+        (12, 0x86),
+    ] {
+        let mut strange = frame.clone();
+        strange[at] = other;
+        assert_eq!(FlowKey::of_plain_ipv4(7, &strange, 60), None, "byte {at}");
+    }
+}

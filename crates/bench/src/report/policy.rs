@@ -1,0 +1,321 @@
+//! What access rules cost: throughput beside that without, new flows and their latency, changes.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{cores, dropped, shown, table as markdown};
+use crate::experiments::policy::{Changed, KINDS, SERIES};
+use crate::peers::Kind;
+use crate::placement::Placement;
+use crate::plot::{self, Curve};
+use crate::sample::{Sample, Verdict};
+use crate::statistics::{median, ratio};
+
+const PLACEMENTS: [Placement; 2] = [Placement::Near, Placement::Far];
+
+/// Kept samples of what one switch did with one traffic and with one set of rules.
+fn kept<'a>(
+    samples: &'a [Sample],
+    (kind, series): (Kind, &str),
+    name: &str,
+    placement: Placement,
+) -> Vec<&'a Sample> {
+    let fits = |sample: &&Sample| {
+        sample.peer == kind.name()
+            && sample.cell.series == series
+            && sample.cell.name == name
+            && sample.placement == Some(placement)
+            && sample.verdict == Verdict::Kept
+    };
+    samples.iter().filter(fits).collect()
+}
+
+fn middle(samples: &[&Sample], figure: impl Fn(&Sample) -> f64) -> Option<f64> {
+    let values: Vec<f64> = samples.iter().map(|sample| figure(sample)).collect();
+    median(&values)
+}
+
+/// What was measured, in the order of the first samples.
+fn names(samples: &[Sample]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for sample in samples {
+        if !names.contains(&sample.cell.name.as_str()) {
+            names.push(&sample.cell.name);
+        }
+    }
+    names
+}
+
+/// Throughput: each switch beside itself without rules first.
+pub(super) fn rules_table(samples: &[Sample]) -> String {
+    let head = [
+        "traffic",
+        "cores",
+        "Lasthop: rules / none",
+        "OVS-DPDK: rules / none",
+        "with rules: Lasthop / OVS-DPDK",
+        "Lasthop, no rules, Mpps",
+        "Lasthop, rules, Mpps",
+        "OVS-DPDK, no rules, Mpps",
+        "OVS-DPDK, rules, Mpps",
+        "samples",
+    ];
+    let mut rows = Vec::new();
+    for name in names(samples) {
+        for placement in PLACEMENTS {
+            let of = KINDS
+                .map(|kind| SERIES.map(|series| kept(samples, (kind, series), name, placement)));
+            let all: Vec<&Sample> = of.iter().flatten().flatten().copied().collect();
+            if all.is_empty() {
+                continue;
+            }
+            let [ours, theirs] = of
+                .each_ref()
+                .map(|two| two.each_ref().map(|samples| middle(samples, |s| s.mpps)));
+            let counts: Vec<String> = of.iter().flatten().map(|s| s.len().to_string()).collect();
+            rows.push(vec![
+                name.to_owned(),
+                cores(placement, all.into_iter()),
+                ratio(ours[1], ours[0]).map_or_else(|| "-".to_owned(), |r| format!("{r:.3}x")),
+                ratio(theirs[1], theirs[0]).map_or_else(|| "-".to_owned(), |r| format!("{r:.3}x")),
+                shown(ratio(ours[1], theirs[1]), "x"),
+                shown(ours[0], ""),
+                shown(ours[1], ""),
+                shown(theirs[0], ""),
+                shown(theirs[1], ""),
+                counts.join(" "),
+            ]);
+        }
+    }
+    markdown(&head.map(str::to_owned), &rows) + &dropped(samples)
+}
+
+/// Throughput by frame size, a curve for each switch with and without rules.
+pub(super) fn save_rules_plots(
+    samples: &[Sample],
+    title: &str,
+    folder: &Path,
+    stem: &str,
+) -> Result<()> {
+    for placement in PLACEMENTS {
+        let flows = |name: &str| name.split(", ").nth(1).unwrap_or_default().to_owned();
+        let mut kinds: Vec<String> = names(samples).into_iter().map(flows).collect();
+        kinds.dedup();
+        for of in kinds {
+            let curves = KINDS.into_iter().flat_map(|kind| {
+                SERIES.map(|series| rules_curve(samples, (kind, series), &of, placement))
+            });
+            let curves: Vec<Curve> = curves.filter(|(_, points)| !points.is_empty()).collect();
+            let (name, file) = (placement.name(), of.replace(' ', "-"));
+            let path = folder.join(format!("{stem}-{file}-{name}.svg"));
+            let title = format!("{title}, {of}, cores {name}");
+            plot::lines(&path, &title, ["bytes of a frame", "Mpps"], &curves)?;
+        }
+    }
+    Ok(())
+}
+
+fn rules_curve(
+    samples: &[Sample],
+    (kind, series): (Kind, &str),
+    flows: &str,
+    placement: Placement,
+) -> Curve {
+    let names = names(samples)
+        .into_iter()
+        .filter(|name| name.ends_with(flows));
+    let point = |name: &str| {
+        let own = kept(samples, (kind, series), name, placement);
+        Some((own.first()?.cell.x, middle(&own, |sample| sample.mpps)?))
+    };
+    let title = format!("{}, {series}", kind.name());
+    (title, names.filter_map(point).collect())
+}
+
+/// New flows a second, or their latency where it was measured.
+pub(super) fn set_ups_table(samples: &[Sample]) -> String {
+    let head = [
+        "rules",
+        "switch",
+        "cores",
+        "Lasthop's rate to its",
+        "misses a second",
+        "misses of frames",
+        "p50, us",
+        "p99, us",
+        "max, us",
+        "lost",
+        "samples",
+    ];
+    let mut rows = Vec::new();
+    for name in names(samples) {
+        for placement in PLACEMENTS {
+            let of = KINDS.map(|kind| kept(samples, (kind, SERIES[1]), name, placement));
+            let ours = middle(&of[0], rate);
+            for (kind, own) in KINDS.into_iter().zip(&of) {
+                if !own.is_empty() {
+                    rows.push(set_ups_row(name, kind, placement, own, ours));
+                }
+            }
+        }
+    }
+    markdown(&head.map(str::to_owned), &rows) + &dropped(samples)
+}
+
+fn rate(sample: &Sample) -> f64 {
+    sample.misses.map_or(0.0, |misses| misses.a_second)
+}
+
+fn set_ups_row(
+    name: &str,
+    kind: Kind,
+    placement: Placement,
+    own: &[&Sample],
+    ours: Option<f64>,
+) -> Vec<String> {
+    let paced = own.iter().any(|sample| sample.latency.is_some());
+    let beside = if kind == Kind::Lasthop || paced {
+        None
+    } else {
+        ratio(ours, middle(own, rate))
+    };
+    let micros = |figure: fn(&Sample) -> Option<u64>| {
+        let values: Vec<f64> = own
+            .iter()
+            .filter_map(|sample| figure(sample))
+            .map(|ns| ns as f64 / 1e3)
+            .collect();
+        median(&values).map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"))
+    };
+    let misses: u64 = own.iter().filter_map(|s| s.misses).map(|m| m.count).sum();
+    let latencies = || own.iter().filter_map(|sample| sample.latency.as_ref());
+    let sent: u64 = latencies().map(|latency| latency.sent).sum();
+    let lost: u64 = latencies()
+        .map(|latency| latency.lost + latency.unsent)
+        .sum();
+    vec![
+        name.to_owned(),
+        kind.name().to_owned(),
+        cores(placement, own.iter().copied()),
+        shown(beside, "x"),
+        middle(own, rate).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+        if sent > 0 {
+            format!("{misses} of {sent}")
+        } else {
+            misses.to_string()
+        },
+        micros(|sample| of_misses(sample, 0.5)),
+        micros(|sample| of_misses(sample, 0.99)),
+        micros(|sample| Some(sample.latency.as_ref()?.max_ns)),
+        if sent > 0 {
+            lost.to_string()
+        } else {
+            "-".to_owned()
+        },
+        own.len().to_string(),
+    ]
+}
+
+/// Nanoseconds that this share of the misses do not exceed, which are taken to be the slowest frames.
+fn of_misses(sample: &Sample, share: f64) -> Option<u64> {
+    let (latency, misses) = (sample.latency.as_ref()?, sample.misses?);
+    let of_all = misses.count as f64 / latency.histogram.count().max(1) as f64;
+    Some(
+        latency
+            .histogram
+            .quantile(1.0 - (1.0 - share) * of_all.min(1.0)),
+    )
+}
+
+/// A row for each number of rules and flows.
+pub(super) fn changes_table(rows: &[Changed]) -> String {
+    let head = [
+        "rules",
+        "cached flows",
+        "answered, ms",
+        "at worst, ms",
+        "all decided anew, ms",
+        "at worst, ms",
+        "lost of the stream",
+        "whole apply, ms",
+        "control's memory, MiB",
+        "changes",
+    ];
+    let line = |row: &Changed| {
+        let of = |values: &[f64]| {
+            let worst = values.iter().copied().fold(0.0, f64::max);
+            [median(values).unwrap_or_default(), worst].map(|ms| format!("{ms:.1}"))
+        };
+        let ([answered, slowest], [gone, last]) = (of(&row.answered_ms), of(&row.forgotten_ms));
+        let [with, without] = row.control_mib;
+        vec![
+            row.rules.to_string(),
+            row.flows.to_string(),
+            answered,
+            slowest,
+            gone,
+            last,
+            format!("{} of {}", row.lost, row.sent),
+            format!("{:.0}", row.apply_ms),
+            format!("{with:.0} (+{:.0})", with - without),
+            row.answered_ms.len().to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(line).collect();
+    markdown(&head.map(str::to_owned), &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::lean::Histogram;
+
+    use super::super::tests::sample;
+    use super::*;
+    use crate::sample::{Latency, Misses};
+
+    fn with(series: &str, kind: Kind, mpps: f64) -> Sample {
+        let mut one = sample(kind, mpps, Some(Placement::Near), Verdict::Kept);
+        series.clone_into(&mut one.cell.series);
+        one
+    }
+
+    #[test]
+    fn each_switch_is_beside_itself_without_rules() {
+        let samples = [
+            with(SERIES[0], Kind::Lasthop, 10.0),
+            with(SERIES[1], Kind::Lasthop, 9.0),
+            with(SERIES[0], Kind::Ovs, 4.0),
+            with(SERIES[1], Kind::Ovs, 3.0),
+        ];
+        let text = rules_table(&samples);
+        let row = text.lines().nth(2).expect("a row");
+        assert!(
+            row.ends_with("| 0.900x | 0.750x | 3.00x | 10.00 | 9.00 | 4.00 | 3.00 | 1 1 1 1 |"),
+            "{row}"
+        );
+    }
+
+    #[test]
+    fn the_slowest_frames_are_the_misses() {
+        let mut histogram = Histogram::default();
+        (0..50).for_each(|_| histogram.record(1000));
+        (0..49).for_each(|_| histogram.record(20_000));
+        histogram.record(30_000);
+        let mut one = with(SERIES[1], Kind::Lasthop, 1.0);
+        one.misses = Some(Misses {
+            count: 50,
+            a_second: 25.0,
+        });
+        one.latency = Some(Latency {
+            sent: 100,
+            histogram,
+            ..Latency::default()
+        });
+        let [p50, p99] = [0.5, 0.98].map(|share| of_misses(&one, share).expect("misses"));
+        assert!((19_000..21_000).contains(&p50), "{p50}");
+        assert!((19_000..21_000).contains(&p99), "{p99}");
+        let text = set_ups_table(&[one]);
+        assert!(text.contains("| 25 | 50 of 100 |"), "{text}");
+    }
+}
