@@ -424,7 +424,7 @@ impl<P: Port> Switch<P> {
         self.batch.deepen(index);
         let (headers, payload, offload) = self.batch.split(index);
         let len = headers.as_slice().len() + payload.len() as usize;
-        let number = self.figures.upcalls;
+        let number = self.parking.number();
         let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
         self.parking.clock = self.fabric.now;
         let parked = self.parking.park(&key, len, now, || {

@@ -262,7 +262,11 @@ pub(super) struct Set {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true)]
+// Those of the guard are another struct's, and would not be among them by themselves.
+#[group(required = true, multiple = true, args = [
+    "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu", "weight", "limits", "macs", "addresses",
+    "dhcp_server", "router",
+])]
 pub(super) struct Changes {
     /// The new socket; the guest loses the connection
     #[arg(long, value_name = "PATH")]
