@@ -105,6 +105,7 @@ impl Engine {
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish(&model)?;
+        self.reconcile_mirrors()?;
         self.save().map_err(unavailable)
     }
 
@@ -221,6 +222,7 @@ impl Engine {
     fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
         self.order(Order::RemovePort(id))?;
         self.limits.remove(&id);
+        self.forget_mirrors_of(id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };
@@ -245,7 +247,7 @@ impl Engine {
         Ok(())
     }
 
-    fn order(&mut self, order: Order) -> Result<(), Problem> {
+    pub(super) fn order(&mut self, order: Order) -> Result<(), Problem> {
         self.switch
             .request(order, &[], |report, _| Some(report))
             .map_err(unavailable)
