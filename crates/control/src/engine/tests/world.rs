@@ -800,6 +800,10 @@ impl Engine {
         Ok(self.change_to(change)?.port.unwrap())
     }
 
+    pub(super) fn patch_state(&mut self, patch: serde_json::Value) -> Result<(), Problem> {
+        self.change_to(Change::PatchState(patch)).map(drop)
+    }
+
     pub(super) fn remove_port(&mut self, name: &str) -> Result<(), Problem> {
         self.change_to(Change::RemovePort(name.to_owned()))
             .map(drop)
