@@ -158,11 +158,11 @@ fn a_probe_gets_what_the_mirrors_mean_as_long_as_there_are_any() {
     world.apply(&mirror("m1", "segments = [\"red\"]"));
     world.talk(0, 5);
     world.talk(1, 5);
-    let arp = ethernet(BROADCAST, mac(3), 0x0806, &[0; 86]);
-    world.red[0].send(&arp).expect("room");
-    assert_eq!(bytes(&mut world.red[1], 1), [arp.clone()]);
+    let to_all = ethernet(BROADCAST, mac(3), 0x88b5, &[0; 86]);
+    world.red[0].send(&to_all).expect("room");
+    assert_eq!(bytes(&mut world.red[1], 1), [to_all.clone()]);
     let mut expected = both(3, 4, 5);
-    expected.push(arp);
+    expected.push(to_all);
     world.got(&expected);
 
     turn.step("a match anywhere");
@@ -199,8 +199,9 @@ fn mirrors_stay_when_control_and_switch_are_killed() {
             world.blue[1].recv(pause).ok()??;
             world.probe.recv(pause).ok()?
         });
-        introduce(&mut world.blue[0], &mut world.blue[1], Flow::v4(1, 2));
-        introduce(&mut world.red[0], &mut world.red[1], Flow::v4(3, 4));
+        let ([a, b], [c, d]) = (&mut world.blue, &mut world.red);
+        introduce(a, b, Flow::v4(1, 2));
+        introduce(c, d, Flow::v4(3, 4));
         world.probe.recv_all().expect("a correct device");
         world.talk(0, 5);
         let sent: Vec<_> = (0..5).map(|n| frame(1, 2, n)).collect();
