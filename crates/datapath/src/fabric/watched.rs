@@ -74,8 +74,8 @@ impl<P: Port> Fabric<P> {
         left_out: &LeftOutLists,
     ) {
         let from = frame.from;
-        let of_sender = |watch: &Box<Watch>| watch.is_of(from, Way::In, &self.program);
-        let seen = self.watch.as_ref().is_some_and(of_sender);
+        let of_sender = |watch: &Watch| watch.is_of(from, Way::In, &self.program);
+        let seen = self.watch.as_deref().is_some_and(of_sender);
         if !seen {
             return self.execute(action, frame, left_out);
         }
