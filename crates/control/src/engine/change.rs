@@ -92,6 +92,8 @@ impl Engine {
         let done = self.claim_interfaces(&specs);
         let done = done.and_then(|()| self.reconcile_ports(configs));
         let done = done.and_then(|()| self.reconcile_limits(&specs));
+        // Before the program, with which a new switch begins to serve: nothing goes by uncopied.
+        let done = done.and_then(|()| self.reconcile_mirrors());
         for path in claimed {
             if !self.listens(&path) {
                 self.supervisor.unlisten(&path).map_err(unavailable)?;
@@ -105,7 +107,6 @@ impl Engine {
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish(&model)?;
-        self.reconcile_mirrors()?;
         self.save().map_err(unavailable)
     }
 

@@ -7,8 +7,9 @@ use channel::switching::Order;
 use port::PortId;
 
 use super::Engine;
+
 impl Engine {
-    /// Has the switch copy what is wanted. The ports and segments are there.
+    /// Has the switch copy what is wanted. The ports are there.
     pub(super) fn reconcile_mirrors(&mut self) -> Result<(), Problem> {
         let wanted = self.wanted_mirrors();
         if wanted != self.mirrors {
