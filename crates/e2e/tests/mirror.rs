@@ -160,7 +160,7 @@ fn a_probe_gets_what_the_mirrors_mean_as_long_as_there_are_any() {
     world.talk(1, 5);
     let to_all = ethernet(BROADCAST, mac(3), 0x88b5, &[0; 86]);
     world.red[0].send(&to_all).expect("room");
-    assert_eq!(bytes(&mut world.red[1], 1), [to_all.clone()]);
+    assert_eq!(bytes(&mut world.red[1], 1), std::slice::from_ref(&to_all));
     let mut expected = both(3, 4, 5);
     expected.push(to_all);
     world.got(&expected);
