@@ -22,9 +22,9 @@ pub use spec::{
 };
 pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use spec::{
-    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, NAME_MAX,
-    Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec, SwitchSpec, UplinkDriver,
-    WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec,
+    MirrorDirection, MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch,
+    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};

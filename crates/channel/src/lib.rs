@@ -23,6 +23,7 @@ pub mod formats;
 pub mod keeping;
 pub mod limits;
 pub mod link;
+pub mod mirrors;
 pub mod records;
 pub mod shared;
 pub mod state;

@@ -16,6 +16,7 @@ use crate::capture::CaptureOrder;
 use crate::figures::{QueueCounts, Waits};
 use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
 use crate::limits::Limits;
+use crate::mirrors::Mirror;
 
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -69,6 +70,8 @@ pub enum Order {
     SetPort(PortConfig),
     /// What a port may send and be sent is this from now on. Buckets start full, unless nothing changes.
     SetLimits(PortId, Limits),
+    /// These are all mirrors from now on, [`MAX_MIRRORS`](crate::mirrors::MAX_MIRRORS) at most. A port that is removed leaves them.
+    SetMirrors(Vec<Mirror>),
     /// Disconnect the guest, forget the port and every flow from and to it. Until that is done its number cannot be
     /// used.
     RemovePort(PortId),
@@ -223,6 +226,8 @@ pub enum Report {
         ports: Vec<PortConfig>,
         /// Those of them with limits.
         limits: Vec<(PortId, Limits)>,
+        /// All mirrors.
+        mirrors: Vec<Mirror>,
     },
     /// The answer to [`Order::Capture`]. Descriptor: its memory, see [`crate::capture`].
     Capture {

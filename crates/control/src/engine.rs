@@ -20,6 +20,7 @@ mod guests;
 mod inquiries;
 mod log;
 mod metrics;
+mod mirrors;
 mod peers;
 mod questions;
 mod reports;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use api::v1::Problem;
 use channel::limits;
 use channel::link::Link;
+use channel::mirrors::Mirror;
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
@@ -106,6 +108,8 @@ pub struct Engine {
     connected: BTreeSet<PortId>,
     /// Of those of them that have any.
     limits: BTreeMap<PortId, limits::Limits>,
+    /// Mirrors that the switch has.
+    mirrors: Vec<Mirror>,
     program: Program,
     fdb: Fdb,
     upcalls: shared::Receiver,
@@ -192,6 +196,7 @@ impl Engine {
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
             connected: BTreeSet::new(),
             limits: adopted.limits.into_iter().collect(),
+            mirrors: adopted.mirrors,
             program: Program::default(),
             fdb: Fdb::new(Limits::default()),
             upcalls,

@@ -13,6 +13,7 @@ mod invalid;
 mod limits;
 pub mod live;
 mod metrics;
+mod mirrors;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -128,11 +129,12 @@ pub fn set_port(
 /// The state without one port.
 ///
 /// # Errors
-/// 404 without such a port.
+/// 404 without such a port, 409 where a mirror names it.
 pub fn remove_port(state: &WantedState, name: &str) -> Result<WantedState, Problem> {
     let at = position(state, name)?;
     let mut new = state.clone();
     new.ports.remove(at);
+    mirrors::needed(&new)?;
     Ok(new)
 }
 

@@ -25,7 +25,6 @@ use crate::switch::BYTES_PER_LOAD;
 use crate::watch::Watch;
 
 use tags::{link_header, shifted, strip_tag};
-use watched::show_out;
 
 /// Ethernet header without tags, bytes.
 const ETHERNET: u32 = 14;
@@ -422,7 +421,9 @@ impl<P: Port> Fabric<P> {
                 reason
             })
         };
-        show_out(&mut self.watch, to, &out, lost);
+        if self.watch.is_some() {
+            self.show_out(to, &out, lost);
+        }
         if tag.is_some() {
             frame.headers.pop_vlan();
         }

@@ -44,6 +44,7 @@ pub mod keeper;
 pub mod lane;
 mod late;
 pub mod limits;
+pub mod mirror;
 pub mod offload;
 pub mod parking;
 pub mod poll;

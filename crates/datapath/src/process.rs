@@ -9,6 +9,7 @@ mod flows;
 mod hand_over;
 mod kept;
 mod life;
+mod mirrors;
 mod ports;
 mod token;
 
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use channel::keeping::Marks;
 use channel::link::{Link, Received};
+use channel::mirrors::Mirror;
 use channel::shared;
 use channel::supervision::{Ask, CopyEngine, Tell};
 use channel::switching::{Order, PortConfig, Report, Request, SwitchFigures};
@@ -62,6 +64,7 @@ struct Process {
     ports: BTreeMap<PortId, Attachment>,
     errands: OpenErrands,
     captures: Captures,
+    mirrors: Vec<Mirror>,
     deposits: Deposits,
     left: LeftBehind,
     /// What the switch before this one has left, until control has said what is wanted.
@@ -123,6 +126,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         ports: BTreeMap::new(),
         errands: OpenErrands::default(),
         captures: Captures::default(),
+        mirrors: Vec::new(),
         deposits,
         left: LeftBehind::default(),
         rules: Rules::of(settings.batching),
@@ -313,6 +317,7 @@ impl Process {
                 port.set_weight(config.weight, &self.workers);
             }
             Order::SetLimits(id, limits) => self.set_limits(id, limits)?,
+            Order::SetMirrors(mirrors) => self.set_mirrors(mirrors)?,
             Order::PortStates => self.report_ports(),
             Order::FindFlows(keys) => self.find_flows(keys)?,
             Order::Flows(wanted) => return Ok(self.busiest_flows(number, wanted)),
@@ -332,6 +337,7 @@ impl Process {
             epoch,
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
             limits: self.limits(),
+            mirrors: self.mirrors.clone(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -400,6 +406,7 @@ impl Process {
     }
 
     fn remove_port(&mut self, id: PortId) -> Result<(), String> {
+        self.forget_mirrors_of(id)?;
         let mut port = self.ports.remove(&id).ok_or("no such port")?;
         unwatch(&self.epoll, &port);
         if let Some(listener) = port.listener() {

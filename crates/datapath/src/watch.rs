@@ -1,4 +1,4 @@
-//! Who looks on: captures of ports. Each worker has its own, and none where nobody looks.
+//! Who looks on: captures of ports, and mirrors. Each worker has its own, and none where nobody looks.
 //!
 //! A frame is shown once it is known what became of it, with what its sender left undone still undone. It is judged by its
 //! headers, and copied, from the same private bytes, so that what a guest rewrites meanwhile is at worst odd.
@@ -6,10 +6,14 @@
 use std::sync::Arc;
 
 use channel::capture::{Seen, Way, Writer};
+use policy::Program;
 use port::{DropReason, Offload, Payload, PortId};
 use rustix::time::{ClockId, clock_gettime};
 use wire::expression::Filter;
 use wire::{Parsed, SNAPSHOT};
+
+use crate::mirror::{Mirror, Passing};
+use crate::offload;
 
 /// The longest copy of a frame.
 const LONGEST: usize = port::MAX_FRAME as usize;
@@ -65,6 +69,24 @@ impl Rest<'_> {
     }
 }
 
+impl Rest<'_> {
+    /// Has it as a payload that can be delivered.
+    pub(crate) fn with_payload(&self, deliver: impl FnOnce(&Payload<'_>)) {
+        let bytes = match self {
+            Self::Leased(payload) => return deliver(payload),
+            Self::Own(bytes) => *bytes,
+        };
+        let segments = [memory::Segment {
+            ptr: bytes.as_ptr().cast_mut(),
+            len: bytes.len() as u32,
+            gpa: 0,
+        }];
+        // SAFETY: the segment is `bytes`, which is borrowed for longer than the payload lives and is not changed meanwhile; a
+        // payload is only read.
+        deliver(&unsafe { Payload::new(&segments, 0, bytes.len() as u32) });
+    }
+}
+
 /// A frame to be shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown<'a> {
@@ -73,18 +95,55 @@ pub(crate) struct Shown<'a> {
     pub(crate) offload: Offload,
 }
 
+impl Shown<'_> {
+    /// What its sender has left undone; nothing if that makes no sense, so that nobody tries to do it.
+    pub(crate) fn checked_offload(&self) -> Offload {
+        let len = self.headers.len() + self.rest.len();
+        let parsed = Parsed::parse(self.headers, len);
+        let mut offload = self.offload;
+        match offload::check(self.headers, len as u32, &parsed, &mut offload) {
+            Ok(()) => offload,
+            Err(_) => Offload::default(),
+        }
+    }
+}
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Watch {
     taps: Vec<Tap>,
+    mirrors: Arc<[Mirror]>,
+    /// Where copies of the frame in hand go that was shown last.
+    due: Vec<PortId>,
+    /// A copy is on its way: that is not copied again.
+    copying: bool,
     /// The frame in hand, as far as it was read. It has room for the longest.
     bytes: Vec<u8>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            taps: Vec::new(),
+            mirrors: Arc::new([]),
+            due: Vec::new(),
+            copying: false,
+            bytes: Vec::new(),
+        }
+    }
 }
 
 impl Watch {
     pub(crate) fn add(&mut self, tap: Tap) {
         self.bytes.reserve(LONGEST);
         self.taps.push(tap);
+    }
+
+    /// From now on there are these mirrors and no others.
+    pub(crate) fn set_mirrors(&mut self, mirrors: Arc<[Mirror]>) {
+        self.bytes.reserve(LONGEST);
+        self.due.reserve(mirrors.len());
+        self.mirrors = mirrors;
     }
 
     /// Takes out those for which `leaves` says so.
@@ -94,26 +153,31 @@ impl Watch {
 
     /// Whether nobody looks on.
     pub(crate) fn is_empty(&self) -> bool {
-        self.taps.is_empty()
+        self.taps.is_empty() && self.mirrors.is_empty()
     }
 
     /// Whether somebody wants to see frames of this port that go this way.
-    pub(crate) fn is_of(&self, port: PortId, way: Way) -> bool {
+    pub(crate) fn is_of(&self, port: PortId, way: Way, program: &Program) -> bool {
+        let mut mirrors = self.mirrors.iter();
         self.taps.iter().any(|tap| tap.is_of(port, way))
+            || mirrors.any(|mirror| mirror.is_of(port, way, program))
     }
 
-    /// Shows a frame to all who want to see it.
+    /// Shows a frame to all who want to see it. Where it is to be copied to, [`Watch::begin_copy`] says.
     pub(crate) fn show(
         &mut self,
         port: PortId,
         way: Way,
         frame: Shown<'_>,
         lost: Option<DropReason>,
+        program: &Program,
     ) {
-        let Self { taps, bytes } = self;
+        let Self { taps, bytes, .. } = self;
         let wanted = |tap: &&mut Tap| tap.is_of(port, way) && (lost.is_some() || !tap.only_drops);
         let mut taps = taps.iter_mut().filter(wanted).peekable();
-        if taps.peek().is_none() {
+        let mut mirrors = self.mirrors.iter();
+        let mirrored = !self.copying && mirrors.any(|mirror| mirror.is_of(port, way, program));
+        if taps.peek().is_none() && !mirrored {
             return;
         }
         let rest = frame.rest.len();
@@ -123,6 +187,22 @@ impl Watch {
         let mut read = SNAPSHOT.saturating_sub(bytes.len()).min(rest);
         frame.rest.append(0, read, bytes);
         let parsed = Parsed::parse(&bytes[..bytes.len().min(SNAPSHOT)], len);
+        if mirrored {
+            let vlan = parsed.vlan.map(|tag| tag.vid);
+            let passing = Passing {
+                port,
+                way,
+                lost,
+                segment: program.segment_of(port, vlan).ok(),
+                parsed: &parsed,
+                len: len as u32,
+            };
+            let mirrors = self.mirrors.iter().filter(|mirror| mirror.wants(&passing));
+            self.due.extend(mirrors.map(Mirror::to));
+        }
+        if taps.peek().is_none() {
+            return;
+        }
         let seen = Seen {
             at_ns: now(),
             len: len as u32,
@@ -139,6 +219,21 @@ impl Watch {
             }
             tap.writer.write(&seen, &bytes[..most.min(bytes.len())]);
         }
+    }
+
+    /// Where a copy of the frame that was shown last is to go next. Until [`Watch::end_copy`] nothing is copied again.
+    pub(crate) fn begin_copy(&mut self) -> Option<PortId> {
+        if self.copying {
+            return None;
+        }
+        let to = self.due.pop();
+        self.copying = to.is_some();
+        to
+    }
+
+    /// The copy has been delivered, or lost.
+    pub(crate) fn end_copy(&mut self) {
+        self.copying = false;
     }
 }
 

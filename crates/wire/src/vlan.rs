@@ -98,6 +98,17 @@ impl HeaderBuf {
         self.as_mut_slice()
     }
 
+    /// A copy of header bytes that may have got tags: of [`CAP`] and [`HEADROOM`] together at most.
+    #[must_use]
+    pub fn copy_of(headers: &[u8]) -> Self {
+        let mut copy = Self::default();
+        let len = headers.len().min(copy.bytes.len());
+        copy.start = HEADROOM.min(copy.bytes.len() - len) as u16;
+        copy.len = len as u16;
+        copy.as_mut_slice().copy_from_slice(&headers[..len]);
+        copy
+    }
+
     /// As [`HeaderBuf::fill`] with a number of bytes that is known beforehand.
     ///
     /// # Panics
@@ -243,6 +254,19 @@ mod tests {
             *b = i as u8;
         }
         h
+    }
+
+    #[test]
+    fn a_copy_has_all_bytes_with_and_without_tags() {
+        for tags in 0..3 {
+            let mut h = filled(CAP);
+            (0..tags).for_each(|n| assert!(h.push_vlan(VlanTci::new(n + 1))));
+            let mut copy = HeaderBuf::copy_of(h.as_slice());
+            assert_eq!(copy.as_slice(), h.as_slice());
+            (0..tags).for_each(|_| assert_eq!(copy.pop_vlan(), h.pop_vlan()));
+            assert!(copy.push_vlan(VlanTci::new(7)) && h.push_vlan(VlanTci::new(7)));
+            assert_eq!(copy.as_slice(), h.as_slice());
+        }
     }
 
     #[test]

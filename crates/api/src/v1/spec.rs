@@ -5,6 +5,7 @@ mod copying;
 mod guard;
 mod limits;
 mod metrics;
+mod mirror;
 mod port;
 mod switch;
 
@@ -21,6 +22,7 @@ pub use self::copying::CopyEngine;
 pub use self::guard::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
+pub use self::mirror::{MirrorDirection, MirrorSpec};
 pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub(in crate::v1) use self::switch::Auto;
 pub use self::switch::{BatchingSpec, GuestStates, Poll, SwitchSpec, Workers};
@@ -89,6 +91,9 @@ pub struct WantedState {
     #[serde(default, skip_serializing_if = "says_nothing")]
     #[schema(value_type = AccessModel)]
     pub access: Arc<AccessModel>,
+    /// What is also copied to another port; nothing when nothing is said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<MirrorSpec>,
 }
 
 fn says_nothing(access: &AccessModel) -> bool {

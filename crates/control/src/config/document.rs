@@ -6,7 +6,6 @@ mod limits;
 mod within;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use api::v1::{
     CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
@@ -27,6 +26,7 @@ const TOP_KEYS: &[&str] = &[
     "group",
     "acl_default",
     "acl",
+    "mirror",
 ];
 const SWITCH_KEYS: &[&str] = &[
     "name",
@@ -141,7 +141,7 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
     for (i, (table, at)) in tables(&top, "port")?.into_iter().enumerate() {
         state.ports.push(port(table, at, i, &mut lines)?);
     }
-    state.access = Arc::new(access::read(&top, &mut lines)?);
+    access::read(&top, &mut state, &mut lines)?;
     Ok((state, lines))
 }
 

@@ -92,6 +92,8 @@ impl Engine {
         let done = self.claim_interfaces(&specs);
         let done = done.and_then(|()| self.reconcile_ports(configs));
         let done = done.and_then(|()| self.reconcile_limits(&specs));
+        // Before the program, with which a new switch begins to serve: nothing goes by uncopied.
+        let done = done.and_then(|()| self.reconcile_mirrors());
         for path in claimed {
             if !self.listens(&path) {
                 self.supervisor.unlisten(&path).map_err(unavailable)?;
@@ -221,6 +223,7 @@ impl Engine {
     fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
         self.order(Order::RemovePort(id))?;
         self.limits.remove(&id);
+        self.forget_mirrors_of(id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };
@@ -245,7 +248,7 @@ impl Engine {
         Ok(())
     }
 
-    fn order(&mut self, order: Order) -> Result<(), Problem> {
+    pub(super) fn order(&mut self, order: Order) -> Result<(), Problem> {
         self.switch
             .request(order, &[], |report, _| Some(report))
             .map_err(unavailable)

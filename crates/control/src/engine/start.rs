@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use channel::limits::Limits;
 use channel::link::{Link, Received};
+use channel::mirrors::Mirror;
 use channel::shared::Region;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{Order, PortConfig, Report, StationUse};
@@ -54,20 +55,22 @@ pub(super) struct Adopted {
     pub(super) region: Region,
     pub(super) ports: Vec<PortConfig>,
     pub(super) limits: Vec<(PortId, Limits)>,
+    pub(super) mirrors: Vec<Mirror>,
     pub(super) stations: Vec<StationUse>,
 }
 
 /// Takes the switch over from whoever had it.
 pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
     let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
-    let mut limits = Vec::new();
+    let (mut limits, mut mirrors) = (Vec::new(), Vec::new());
     switch.request(Order::Adopt, &[], |report, fds| match report {
         Report::Adopted {
             epoch: running,
             ports: all,
             limits: held_to,
+            mirrors: copied,
         } => {
-            (epoch, ports, limits) = (running, all, held_to);
+            (epoch, ports, limits, mirrors) = (running, all, held_to, copied);
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
@@ -88,6 +91,7 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
         },
         ports,
         limits,
+        mirrors,
         stations,
     })
 }

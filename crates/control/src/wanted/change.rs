@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::access::AccessChange;
-use super::{Invalid, add_port, check, live, normalise, remove_port, set_port};
+use super::{Invalid, add_port, check, live, mirrors, normalise, remove_port, set_port};
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,6 +138,7 @@ fn without_segment(state: &WantedState, name: &str) -> Result<WantedState, Probl
         return Err(Problem::conflict("name", detail));
     }
     new.segments.retain(|segment| segment.name != name);
+    mirrors::needed(&new)?;
     Ok(new)
 }
 

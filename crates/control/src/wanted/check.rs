@@ -15,7 +15,7 @@ use super::device::{device, place_of_interface};
 use super::guard;
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
-use super::{API_SOCKET, limits, socket_path};
+use super::{API_SOCKET, limits, mirrors, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -51,7 +51,7 @@ pub(crate) fn quoted(text: &str) -> String {
 /// listed. Whether a socket can be bound is for the one who binds it.
 ///
 /// # Errors
-/// The first thing that is wrong, in the order switch, segments, ports.
+/// The first thing that is wrong, in the order switch, segments, ports, mirrors.
 pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     name(At(Place::Switch, "name"), &state.switch.name)?;
     if let Workers::Count(count) = state.switch.workers {
@@ -64,7 +64,8 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     one_helps(&state.switch)?;
     segments(&state.segments)?;
     metrics(state, runtime_dir)?;
-    ports(state, runtime_dir)
+    ports(state, runtime_dir)?;
+    mirrors::check(state)
 }
 
 /// A work queue of DSA copies in the address space of the process that opened it, and of no other (Linux,
@@ -138,7 +139,7 @@ impl At {
     }
 
     /// Blames this key for taking what is another's.
-    fn taken(self, expected: &str, found: String) -> Invalid {
+    pub(super) fn taken(self, expected: &str, found: String) -> Invalid {
         Invalid {
             why: Why::Taken,
             ..self.wrong(expected, found)
@@ -155,7 +156,7 @@ impl At {
 }
 
 /// A name must be well formed.
-fn name(at: At, name: &str) -> Result<(), Invalid> {
+pub(super) fn name(at: At, name: &str) -> Result<(), Invalid> {
     match valid_name(name) {
         true => Ok(()),
         false => Err(at.wrong(expect::NAME, quoted(name))),
@@ -171,7 +172,7 @@ fn number(at: At, value: u16, range: &RangeInclusive<u16>, words: &str) -> Resul
 }
 
 /// There are no more of them than there are numbers for.
-fn count(at: At, count: usize, most: usize, what: &str) -> Result<(), Invalid> {
+pub(super) fn count(at: At, count: usize, most: usize, what: &str) -> Result<(), Invalid> {
     match count <= most {
         true => Ok(()),
         false => Err(at.wrong(format!("at most {most} {what}"), count.to_string())),
@@ -355,12 +356,12 @@ fn tag(state: &WantedState, segment: &str) -> Option<u16> {
 }
 
 /// Says whether there is such a segment.
-fn exists(state: &WantedState, segment: &str) -> bool {
+pub(super) fn exists(state: &WantedState, segment: &str) -> bool {
     segment == DEFAULT_SEGMENT || state.segment(segment).is_some()
 }
 
 /// The segments that there are, in words; of many, the first few.
-fn one_of_segments(state: &WantedState) -> String {
+pub(super) fn one_of_segments(state: &WantedState) -> String {
     let mut names: Vec<&str> = state.segments.iter().map(|s| s.name.as_str()).collect();
     if !names.contains(&DEFAULT_SEGMENT) {
         names.insert(0, DEFAULT_SEGMENT);

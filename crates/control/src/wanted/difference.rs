@@ -47,6 +47,8 @@ pub enum Subject {
     Acl,
     /// A rule of an access list.
     Rule,
+    /// Copies of frames to a port.
+    Mirror,
 }
 
 impl Subject {
@@ -63,6 +65,7 @@ impl Subject {
             Self::AclDefault => "acl_default",
             Self::Acl => "acl",
             Self::Rule => "rule",
+            Self::Mirror => "mirror",
         }
     }
 }
@@ -145,6 +148,10 @@ impl Difference {
         if !Arc::ptr_eq(&old.access, &new.access) {
             access::between(&old.access, &new.access, &mut changes);
         }
+        let name = |mirror: &api::v1::MirrorSpec| mirror.name.clone();
+        let (before, after) = (&old.mirrors, &new.mirrors);
+        let never = |_: &_, _: &_| false;
+        each(Subject::Mirror, before, after, name, never, &mut changes);
         Self { changes }
     }
 

@@ -78,6 +78,8 @@ pub enum Place {
     Acl(usize),
     /// The rule with the second index in the access list with the first.
     Rule(usize, usize),
+    /// The mirror with this index.
+    Mirror(usize),
     /// The guard of the port with this index.
     Guard(usize),
     /// The limits of the port with this index.
@@ -130,6 +132,7 @@ impl Place {
             Self::AclDefault(at) => format!("access.defaults[{at}]."),
             Self::Acl(at) => format!("access.lists[{at}]."),
             Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
+            Self::Mirror(at) => format!("mirrors[{at}]."),
             Self::Guard(at) => format!("ports[{at}].guard."),
             Self::Limits(at) => format!("ports[{at}].limits."),
             Self::Bound(at, bound) => format!("ports[{at}].limits.{}.", bound.as_str()),
@@ -153,6 +156,7 @@ impl Place {
             Self::AclDefault(_) => "acl_default",
             Self::Acl(_) => "acl",
             Self::Rule(..) => "acl.rule",
+            Self::Mirror(_) => "mirror",
             Self::Guard(_) => "port.guard",
             Self::Limits(_) => "port.limits",
             Self::Bound(_, bound) => match key {

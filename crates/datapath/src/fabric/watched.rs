@@ -3,7 +3,9 @@
 use channel::capture::Way;
 use policy::Action;
 use port::{Batch, DropReason, Outgoing, Port, PortId};
+use wire::vlan::HeaderBuf;
 
+use super::tags::strip_tag;
 use super::{Fabric, InHand};
 use crate::flow_table::LeftOutLists;
 use crate::runs::Run;
@@ -36,12 +38,12 @@ impl<P: Port> Fabric<P> {
             return false;
         };
         let receiver_is = match action {
-            Action::Unicast { port, .. } => watch.is_of(port, Way::Out),
+            Action::Unicast { port, .. } => watch.is_of(port, Way::Out, &self.program),
             Action::Drop(_) => false,
             // Those of its receivers that nobody looks at get it by the same way.
             _ => true,
         };
-        receiver_is || watch.is_of(from, Way::In)
+        receiver_is || watch.is_of(from, Way::In, &self.program)
     }
 
     /// Does to frames what their flow says, and shows them.
@@ -72,7 +74,8 @@ impl<P: Port> Fabric<P> {
         left_out: &LeftOutLists,
     ) {
         let from = frame.from;
-        let seen = self.watch.as_ref().is_some_and(|w| w.is_of(from, Way::In));
+        let of_sender = |watch: &Watch| watch.is_of(from, Way::In, &self.program);
+        let seen = self.watch.as_deref().is_some_and(of_sender);
         if !seen {
             return self.execute(action, frame, left_out);
         }
@@ -91,7 +94,7 @@ impl<P: Port> Fabric<P> {
         self.show(from, Way::In, shown, lost);
     }
 
-    /// Shows a frame to those who look at the port.
+    /// Shows a frame to those who look at the port, and has copies go where a mirror says.
     #[cold]
     pub(crate) fn show(
         &mut self,
@@ -101,8 +104,32 @@ impl<P: Port> Fabric<P> {
         lost: Option<DropReason>,
     ) {
         if let Some(watch) = &mut self.watch {
-            watch.show(port, way, frame, lost);
+            watch.show(port, way, frame, lost, &self.program);
         }
+        while let Some(to) = self.watch.as_mut().and_then(|watch| watch.begin_copy()) {
+            self.copy_to(to, port, frame);
+            if let Some(watch) = &mut self.watch {
+                watch.end_copy();
+            }
+        }
+    }
+
+    /// Delivers a copy of a frame as it is, tag and all, to where a mirror says.
+    fn copy_to(&mut self, to: PortId, from: PortId, frame: Shown<'_>) {
+        let mut headers = HeaderBuf::copy_of(frame.headers);
+        let mut offload = frame.checked_offload();
+        let had_tag = headers.vlan().is_some();
+        // It is put on again as any other that a receiver wants.
+        let tag = strip_tag(&mut headers, &mut offload);
+        frame.rest.with_payload(|payload| {
+            let copy = InHand {
+                headers: &mut headers,
+                payload,
+                offload,
+                from,
+            };
+            self.deliver(to, had_tag.then_some(tag.vid), tag, copy);
+        });
     }
 
     /// Counts a frame that its sender or the policy is the cause of losing.
@@ -116,35 +143,25 @@ impl<P: Port> Fabric<P> {
     #[cold]
     pub(super) fn lose_at_receiver(&mut self, to: PortId, reason: DropReason, frame: &InHand<'_>) {
         self.counters.add_drops(to, reason, 1);
-        let out = Outgoing {
-            headers: frame.headers.as_slice(),
-            payload: frame.payload,
-            offload: frame.offload,
+        if self.watch.is_some() {
+            let out = Outgoing {
+                headers: frame.headers.as_slice(),
+                payload: frame.payload,
+                offload: frame.offload,
+            };
+            self.show_out(to, &out, Some(reason));
+        }
+    }
+
+    /// Shows a frame as its receiver was to get it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn show_out(&mut self, to: PortId, out: &Outgoing<'_>, lost: Option<DropReason>) {
+        let shown = Shown {
+            headers: out.headers,
+            rest: Rest::Leased(out.payload),
+            offload: out.offload,
         };
-        show_out(&mut self.watch, to, &out, Some(reason));
+        self.show(to, Way::Out, shown, lost);
     }
-}
-
-/// Shows a frame as its receiver was to get it.
-#[inline]
-pub(super) fn show_out(
-    watch: &mut Option<Box<Watch>>,
-    to: PortId,
-    out: &Outgoing<'_>,
-    lost: Option<DropReason>,
-) {
-    if let Some(watch) = watch {
-        show_out_now(watch, to, out, lost);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn show_out_now(watch: &mut Watch, to: PortId, out: &Outgoing<'_>, lost: Option<DropReason>) {
-    let shown = Shown {
-        headers: out.headers,
-        rest: Rest::Leased(out.payload),
-        offload: out.offload,
-    };
-    watch.show(to, Way::Out, shown, lost);
 }

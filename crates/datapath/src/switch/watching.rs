@@ -1,9 +1,12 @@
-//! Captures of ports: what is shown that never got as far as a flow, and who looks on.
+//! Captures of ports and mirrors: what is shown that never got as far as a flow, and who looks on.
+
+use std::sync::Arc;
 
 use channel::capture::Way;
 use port::{DropReason, Port, PortId};
 
 use super::Switch;
+use crate::mirror::Mirror;
 use crate::parking::Waiting;
 use crate::watch::{Rest, Shown, Tap};
 
@@ -28,7 +31,19 @@ impl<P: Port> Switch<P> {
             return;
         };
         watch.remove(leaves);
-        if watch.is_empty() {
+        self.stop_idle_watch();
+    }
+
+    /// Copies frames as these mirrors say, and no others, from now on.
+    pub fn set_mirrors(&mut self, mirrors: Arc<[Mirror]>) {
+        let watch = self.fabric.watch.get_or_insert_default();
+        watch.set_mirrors(mirrors);
+        self.stop_idle_watch();
+    }
+
+    /// Where nobody looks on, nothing is spent on it.
+    fn stop_idle_watch(&mut self) {
+        if self.fabric.watch.as_ref().is_some_and(|w| w.is_empty()) {
             self.fabric.watch = None;
         }
     }
@@ -46,6 +61,8 @@ impl<P: Port> Switch<P> {
             offload: *offload,
         };
         self.fabric.show(from, Way::In, shown, Some(reason));
+        // Nothing is held while the batch's own receivers are told what comes: not what copies went to either.
+        self.fabric.flush();
     }
 
     /// Shows frames that have waited too long for control.
@@ -63,5 +80,8 @@ impl<P: Port> Switch<P> {
             self.fabric
                 .show(waiting.port(), Way::In, shown, Some(reason));
         }
+        // Copies that a mirror made of them.
+        self.fabric.flush();
+        self.fabric.pay(0);
     }
 }

@@ -1,6 +1,11 @@
-//! The tables of access lists. Their shape is that of the API's document, which says itself what may be there.
+//! The tables of access lists and of mirrors. Their shape is that of the API's document, which says itself what may be there.
 
-use api::v1::{AccessListSpec, AccessModel, AddressSet, Group, RuleSpec, SegmentDefault};
+use std::sync::Arc;
+
+use api::v1::{
+    AccessListSpec, AccessModel, AddressSet, Group, MirrorSpec, RuleSpec, SegmentDefault,
+    WantedState,
+};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -17,6 +22,7 @@ const KEYS: &[&str] = &[
     "destination_ports",
     "direction",
     "ether_type",
+    "filter",
     "fragment",
     "groups",
     "icmp_code",
@@ -35,17 +41,24 @@ const KEYS: &[&str] = &[
     "source_mac",
     "source_ports",
     "tcp_flags",
+    "to",
     "vlan",
 ];
 
 /// Reads all of them.
-pub(super) fn read(top: &DeTable<'_>, lines: &mut Lines) -> Result<AccessModel, Fault> {
-    Ok(AccessModel {
+pub(super) fn read(
+    top: &DeTable<'_>,
+    state: &mut WantedState,
+    lines: &mut Lines,
+) -> Result<(), Fault> {
+    state.access = Arc::new(AccessModel {
         address_sets: all::<AddressSet>(top, "address_set", Place::AddressSet, lines)?,
         groups: all::<Group>(top, "group", Place::Group, lines)?,
         defaults: all::<SegmentDefault>(top, "acl_default", Place::AclDefault, lines)?,
         lists: lists(top, lines)?,
-    })
+    });
+    state.mirrors = all::<MirrorSpec>(top, "mirror", Place::Mirror, lines)?;
+    Ok(())
 }
 
 /// The tables of a kind, in their order.

@@ -36,6 +36,23 @@ fn lists_are_read_and_their_rules_keep_their_order() {
 }
 
 #[test]
+fn mirrors_are_read() {
+    let text = format!(
+        "{PORT}[[mirror]]\nname = \"m\"\nto = \"vm1\"\nsegments = [\"default\"]\nfilter = \"arp\"\n"
+    );
+    let mirrors = read(&text).unwrap().mirrors;
+    assert_eq!(mirrors[0].segments, ["default"]);
+    assert_eq!(mirrors[0].filter.as_deref(), Some("arp"));
+    let line = |what: &str| wrong(&format!("{PORT}[[mirror]]\nname = \"m\"\n{what}\n"));
+    let of = |line: String| line.split_once(": ").map(|(_, rest)| rest.to_owned());
+    let expected = "mirror.to: expected the name of a port, found \"vm9\"";
+    assert_eq!(of(line("to = \"vm9\"")).as_deref(), Some(expected));
+    let expected = "mirror.filter: column 5: ";
+    let got = of(line("to = \"vm1\"\nfilter = \"tcp prot 5\"")).unwrap();
+    assert!(got.starts_with(expected), "{got}");
+}
+
+#[test]
 fn what_is_wrong_has_its_line() {
     check_all(&[
         ("acl = 5\n", "1: acl: expected tables [[acl]], found 5"),

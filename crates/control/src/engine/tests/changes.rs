@@ -146,6 +146,33 @@ fn another_segment_takes_back_the_flows_of_that_port_alone() {
 }
 
 #[test]
+fn mirrors_change_live_and_need_what_they_name() {
+    let (mut world, mut engine) = world();
+    let mirror = |to: &str| serde_json::json!({"mirrors": [{"name": "m", "to": to, "ports": ["vm0"], "segments": ["blue"]}]});
+    engine.patch_state(mirror("vm1")).unwrap();
+    assert_eq!(world.orders(), ["mirrors 1"]);
+    engine.patch_state(mirror("vm1")).unwrap();
+    assert!(world.orders().is_empty(), "it is so already");
+    let problem = engine.patch_state(mirror("vm9")).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("mirrors[0].to"));
+    for port in ["vm0", "vm1"] {
+        let problem = engine.remove_port(port).unwrap_err();
+        assert_eq!(problem.detail, "mirror `m` needs it");
+    }
+    assert!(world.orders().is_empty(), "nothing has changed");
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    let all = world.orders();
+    let again = all.iter().any(|order| order.starts_with("mirrors"));
+    assert!(!again, "a new control knows them: {all:?}");
+    engine
+        .patch_state(serde_json::json!({"mirrors": null}))
+        .unwrap();
+    assert_eq!(world.orders(), ["mirrors 0"]);
+    engine.remove_port("vm1").unwrap();
+}
+
+#[test]
 fn limits_change_live_and_a_new_control_knows_them() {
     let (mut world, mut engine) = world();
     let limits = serde_json::json!({"from_guest": {"packets_per_second": 1000}});

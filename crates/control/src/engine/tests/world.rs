@@ -14,6 +14,7 @@ use channel::driving::{BackEnd, DriverSpec, DriverState, Refused};
 use channel::flows::{CachedFlow, FoundFlow};
 use channel::limits::Limits;
 use channel::link::{self, Link, Received};
+use channel::mirrors::Mirror;
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
@@ -99,6 +100,7 @@ pub(super) struct Switch {
     pub(super) orders: Vec<String>,
     pub(super) ports: BTreeMap<PortId, PortConfig>,
     pub(super) limits: BTreeMap<PortId, Limits>,
+    pub(super) mirrors: Vec<Mirror>,
     pub(super) program: Program,
     /// What came with each program.
     pub(super) outdated: Vec<Option<Outdated>>,
@@ -214,6 +216,7 @@ impl Switch {
             epoch: self.program.epoch(),
             ports: self.ports.values().cloned().collect(),
             limits: self.limits.clone().into_iter().collect(),
+            mirrors: self.mirrors.clone(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -285,8 +288,16 @@ impl Switch {
                 assert!(self.ports.contains_key(&id), "no such port");
                 self.limits.insert(id, limits);
             }
+            Order::SetMirrors(mirrors) => {
+                let known = |id: &PortId| self.ports.contains_key(id);
+                let all = |m: &Mirror| known(&m.to) && m.ports.iter().all(known);
+                assert!(mirrors.iter().all(all), "no such port");
+                self.mirrors = mirrors;
+            }
             Order::RemovePort(id) => {
                 self.limits.remove(&id);
+                let all = std::mem::take(&mut self.mirrors).into_iter();
+                self.mirrors = all.filter_map(|m| m.without(id)).collect();
                 assert!(self.ports.remove(&id).is_some(), "no such port");
                 for upcall in std::mem::take(&mut self.last_words) {
                     assert!(self.rings.as_mut().unwrap().0.send(&upcall));
@@ -346,6 +357,7 @@ fn short(order: &Order) -> Option<String> {
         Order::AddPort(config) => format!("add {} {}", config.id.0, config.name),
         Order::SetPort(config) => format!("set {} {}", config.id.0, config.name),
         Order::SetLimits(id, _) => format!("limit {}", id.0),
+        Order::SetMirrors(mirrors) => format!("mirrors {}", mirrors.len()),
         Order::RemovePort(id) => format!("remove {}", id.0),
         Order::Stations { .. }
         | Order::Check(..)
@@ -786,6 +798,10 @@ impl Engine {
     ) -> Result<PortStatus, Problem> {
         let change = Change::SetPort(name.to_owned(), patch.clone());
         Ok(self.change_to(change)?.port.unwrap())
+    }
+
+    pub(super) fn patch_state(&mut self, patch: serde_json::Value) -> Result<(), Problem> {
+        self.change_to(Change::PatchState(patch)).map(drop)
     }
 
     pub(super) fn remove_port(&mut self, name: &str) -> Result<(), Problem> {

@@ -1,0 +1,191 @@
+//! What must hold for mirrors.
+
+use std::collections::HashSet;
+
+use api::v1::{MirrorDirection, MirrorSpec, Problem, WantedState};
+use channel::mirrors::MAX_MIRRORS;
+use wire::expression::Filter;
+
+use super::check::{At, count, exists, name, one_of_segments, quoted};
+use super::invalid::{Invalid, Place};
+
+/// What a mirror's port has to be.
+const PORT: &str = "the name of a port";
+
+/// Checks the mirrors of a state, the ports and segments of which are right.
+pub(super) fn check(state: &WantedState) -> Result<(), Invalid> {
+    let mirrors = &state.mirrors;
+    let last = Place::Mirror(mirrors.len().saturating_sub(1));
+    count(At(last, "name"), mirrors.len(), MAX_MIRRORS, "mirrors")?;
+    for (i, mirror) in mirrors.iter().enumerate() {
+        let at = |key| At(Place::Mirror(i), key);
+        name(at("name"), &mirror.name)?;
+        if mirrors[..i].iter().any(|other| other.name == mirror.name) {
+            let found = format!("{} a second time", quoted(&mirror.name));
+            return Err(at("name").taken("a name that no other mirror has", found));
+        }
+        if state.port(&mirror.to).is_none() {
+            return Err(at("to").wrong(PORT, quoted(&mirror.to)));
+        }
+        scope(i, mirror, state)?;
+        let text = mirror.filter.as_deref().unwrap_or_default();
+        Filter::parse(text).map_err(|error| at("filter").wrong("", error.to_string()))?;
+    }
+    no_copies_of_copies(mirrors)
+}
+
+/// What it is about exists, once each, and is something.
+fn scope(i: usize, mirror: &MirrorSpec, state: &WantedState) -> Result<(), Invalid> {
+    let at = |key| At(Place::Mirror(i), key);
+    let MirrorSpec {
+        ports, segments, ..
+    } = mirror;
+    each_once(at("ports"), "port", ports)?;
+    each_once(at("segments"), "segment", segments)?;
+    if let Some(n) = ports.iter().position(|port| state.port(port).is_none()) {
+        return Err(at("ports").item(n, PORT, quoted(&ports[n])));
+    }
+    if let Some(n) = ports.iter().position(|port| *port == mirror.to) {
+        let found = format!("{}, which gets the copies", quoted(&mirror.to));
+        return Err(at("ports").item(n, "another port", found));
+    }
+    if let Some(n) = segments.iter().position(|name| !exists(state, name)) {
+        let (expected, found) = (one_of_segments(state), quoted(&segments[n]));
+        return Err(at("segments").item(n, expected, found));
+    }
+    if ports.is_empty() && segments.is_empty() && mirror.filter.is_none() {
+        let expected = "ports, segments or a filter";
+        return Err(at("ports").wrong(expected, "none of them"));
+    }
+    if ports.is_empty() && mirror.direction != MirrorDirection::Both {
+        let found = "no ports: frames of a segment are copied as they were sent";
+        return Err(at("direction").wrong("ports that it is about", found));
+    }
+    Ok(())
+}
+
+fn each_once(at: At, what: &str, names: &[String]) -> Result<(), Invalid> {
+    let mut seen = HashSet::new();
+    match names.iter().position(|name| !seen.insert(name)) {
+        Some(n) => {
+            let found = format!("{} a second time", quoted(&names[n]));
+            Err(at.item(n, format!("each {what} once"), found))
+        }
+        None => Ok(()),
+    }
+}
+
+/// No port that gets copies is mirrored by name: it would get copies of copies, or two would copy to each other for ever.
+fn no_copies_of_copies(mirrors: &[MirrorSpec]) -> Result<(), Invalid> {
+    for (i, mirror) in mirrors.iter().enumerate() {
+        for (n, port) in mirror.ports.iter().enumerate() {
+            if let Some(other) = mirrors.iter().find(|other| other.to == *port) {
+                let (own, other) = (quoted(port), quoted(&other.name));
+                let found = format!("{own}, which gets the copies of mirror {other}");
+                let at = At(Place::Mirror(i), "ports");
+                return Err(at.item(n, "ports that get no copies", found));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// That a port or a segment goes which a mirror names.
+pub(super) fn needed(state: &WantedState) -> Result<(), Problem> {
+    check(state).map_err(|invalid| {
+        let mirror = match invalid.place {
+            Place::Mirror(at) => state.mirrors.get(at).map_or("?", |mirror| &mirror.name),
+            _ => "?",
+        };
+        Problem::conflict("name", format!("mirror `{mirror}` needs it"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::PortSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    fn wrong(mirrors: serde_json::Value) -> Option<String> {
+        let ports = ["a", "b", "c"].map(|name| PortSpec::vhost_user(name, name));
+        let state = WantedState {
+            ports: ports.into(),
+            mirrors: serde_json::from_value(mirrors).unwrap(),
+            ..WantedState::default()
+        };
+        let problem = check(&state).err()?.to_problem_in(None);
+        let field = problem.field.clone().unwrap_or_default();
+        Some(format!("{field}: {}", problem.detail))
+    }
+
+    #[test]
+    fn a_mirror_is_of_ports_of_segments_or_of_what_a_filter_means() {
+        let of = json!([
+            {"name": "1", "to": "c", "ports": ["a", "b"], "direction": "in"},
+            {"name": "2", "to": "c", "segments": ["default"], "filter": "arp"},
+            {"name": "3", "to": "c", "filter": "tcp port 80"},
+        ]);
+        assert_eq!(wrong(of), None);
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_field() {
+        for (mirror, expected) in [
+            (
+                json!({"name": "x y", "to": "c"}),
+                "mirrors[0].name: expected a name of 1 to 32",
+            ),
+            (
+                json!({"name": "m", "to": "d"}),
+                "mirrors[0].to: expected the name of a port, found \"d\"",
+            ),
+            (
+                json!({"name": "m", "to": "c"}),
+                "mirrors[0].ports: expected ports, segments or a filter",
+            ),
+            (
+                json!({"name": "m", "to": "c", "ports": ["a", "d"]}),
+                "mirrors[0].ports[1]: expected the name of a port",
+            ),
+            (
+                json!({"name": "m", "to": "c", "ports": ["a", "a"]}),
+                "mirrors[0].ports[1]: expected each port once",
+            ),
+            (
+                json!({"name": "m", "to": "c", "ports": ["c"]}),
+                "mirrors[0].ports[0]: expected another port",
+            ),
+            (
+                json!({"name": "m", "to": "c", "segments": ["red"]}),
+                "mirrors[0].segments[0]: expected the name of a segment (default)",
+            ),
+            (
+                json!({"name": "m", "to": "c", "filter": "tcp prot 80"}),
+                "mirrors[0].filter: column 5:",
+            ),
+            (
+                json!({"name": "m", "to": "c", "filter": "arp", "direction": "out"}),
+                "mirrors[0].direction: expected ports",
+            ),
+        ] {
+            let got = wrong(json!([mirror])).unwrap_or_default();
+            assert!(got.starts_with(expected), "{got}");
+        }
+    }
+
+    #[test]
+    fn there_are_no_doubles_and_no_circles() {
+        let one = json!({"name": "m", "to": "c", "ports": ["a"]});
+        let got = wrong(json!([one.clone(), one.clone()])).unwrap();
+        assert!(
+            got.starts_with("mirrors[1].name: expected a name that no other"),
+            "{got}"
+        );
+        let back = json!({"name": "n", "to": "a", "ports": ["b"]});
+        let got = wrong(json!([one, back])).unwrap();
+        let expected = "mirrors[0].ports[0]: expected ports that get no copies, found \"a\", which gets the copies of mirror \"n\"";
+        assert_eq!(got, expected);
+    }
+}

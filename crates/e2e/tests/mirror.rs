@@ -1,0 +1,307 @@
+//! Mirrors, as an operator makes them: a probe gets copies of what they mean, in their order, and nobody else notices; also after control
+//! and switch were killed.
+
+use std::fs;
+use std::process::Output;
+use std::time::Duration;
+
+use e2e::lasthop::Lasthop;
+use e2e::numbered::{Stream, introduce, settle};
+use e2e::turn;
+use e2e::wait::eventually;
+use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
+use testkit::{FakeGuest, GuestConfig};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// vm1 and vm2 in one segment, vm3 and vm4 in another, and the probe in one of its own.
+fn config(mirrors: &str) -> String {
+    let segment = |name: &str| format!("[[segment]]\nname = \"{name}\"\n");
+    let port = |(name, segment): (&str, &str)| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nsegment = \"{segment}\"\n"
+        )
+    };
+    let ports = [
+        ("vm1", "blue"),
+        ("vm2", "blue"),
+        ("vm3", "red"),
+        ("vm4", "red"),
+        ("probe", "probes"),
+    ];
+    let segments = ["blue", "red", "probes"].map(segment).concat();
+    let ports = ports.map(port).concat();
+    format!("[switch]\nname = \"host1\"\nworkers = 2\n{segments}{ports}{mirrors}")
+}
+
+fn mirror(name: &str, what: &str) -> String {
+    format!("[[mirror]]\nname = \"{name}\"\nto = \"probe\"\n{what}\n")
+}
+
+struct World {
+    lasthop: Lasthop,
+    /// vm1 and vm2.
+    blue: [FakeGuest; 2],
+    /// vm3 and vm4.
+    red: [FakeGuest; 2],
+    probe: FakeGuest,
+}
+
+fn frame(a: u8, b: u8, n: u16) -> Vec<u8> {
+    udp(&Flow::v4(a, b).ports(1000 + n, 53), &[n as u8; 200])
+}
+
+/// What has come by now, and within a while if that is nothing.
+fn bytes(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
+    let all = guest.recv_count(count, PATIENCE).expect("a correct device");
+    all.into_iter().map(|got| got.frame).collect()
+}
+
+impl World {
+    /// Everybody knows everybody else in the segment, and nobody looks on.
+    fn start() -> World {
+        let lasthop = Lasthop::start(&config(""));
+        let connect = |name: &str, number| {
+            let config = GuestConfig::default().guest(number);
+            let socket = lasthop.socket(&format!("{name}.sock"));
+            FakeGuest::connect(&socket, config).expect("the port takes a guest")
+        };
+        let [mut a, mut b] = [connect("vm1", 1), connect("vm2", 2)];
+        let [mut c, mut d] = [connect("vm3", 3), connect("vm4", 4)];
+        let probe = connect("probe", 9);
+        introduce(&mut a, &mut b, Flow::v4(1, 2));
+        introduce(&mut c, &mut d, Flow::v4(3, 4));
+        World {
+            lasthop,
+            blue: [a, b],
+            red: [c, d],
+            probe,
+        }
+    }
+
+    fn try_apply(&self, mirrors: &str) -> Output {
+        let file = self.lasthop.folder().join("new.toml");
+        fs::write(&file, config(mirrors)).expect("a file");
+        self.lasthop
+            .cli(&["apply", file.to_str().expect("a path of ours")])
+    }
+
+    /// Applies the configuration with these mirrors; the difference that is shown.
+    fn apply(&self, mirrors: &str) -> String {
+        let output = self.try_apply(mirrors);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Has the guests of a segment exchange frames `0..count` both ways, one after the other; what each has got.
+    fn talk(&mut self, which: u8, count: u16) {
+        let (one, other, guests) = match which {
+            0 => (1, 2, &mut self.blue),
+            _ => (3, 4, &mut self.red),
+        };
+        let [a, b] = guests;
+        for n in 0..count {
+            let there = frame(one, other, n);
+            let back = frame(other, one, n);
+            a.send(&there).expect("room");
+            assert_eq!(bytes(b, 1), [there]);
+            b.send(&back).expect("room");
+            assert_eq!(bytes(a, 1), [back]);
+        }
+    }
+
+    /// The probe has got these and nothing else.
+    fn got(&mut self, expected: &[Vec<u8>]) {
+        let got = bytes(&mut self.probe, expected.len());
+        assert_eq!(got, expected);
+        self.got_nothing();
+    }
+
+    /// Nothing else has come. Copies are made before the frames' receivers are told of them, or right after: never long behind.
+    fn got_nothing(&mut self) {
+        let all = self.probe.recv_all().expect("a correct device");
+        assert!(all.is_empty(), "{all:?}");
+    }
+}
+
+fn both(a: u8, b: u8, count: u16) -> Vec<Vec<u8>> {
+    let pair = |n| [frame(a, b, n), frame(b, a, n)];
+    (0..count).flat_map(pair).collect()
+}
+
+#[test]
+fn a_probe_gets_what_the_mirrors_mean_as_long_as_there_are_any() {
+    let turn = turn();
+    let mut world = World::start();
+    turn.step("both ways of a port");
+    let shown = world.apply(&mirror("m1", "ports = [\"vm1\"]"));
+    assert!(shown.contains("+ mirror m1"), "{shown}");
+    let before = world.lasthop.stats();
+    world.talk(0, 20);
+    world.talk(1, 20);
+    world.got(&both(1, 2, 20));
+    let moved = world.lasthop.stats().since(&before);
+    assert_eq!((moved.received("probe"), moved.drops().len()), (40, 0));
+
+    turn.step("one way, with a filter");
+    let what = "ports = [\"vm1\", \"vm3\"]\ndirection = \"out\"\nfilter = \"dst host 10.0.0.1 and src port 1003\"";
+    let shown = world.apply(&mirror("m1", what));
+    assert!(shown.contains("~ mirror m1"), "{shown}");
+    let wanted = Flow::v4(2, 1).ports(1003, 53);
+    let wanted = udp(&wanted, &[3; 200]);
+    world.talk(0, 5);
+    world.talk(1, 5);
+    world.got(&[wanted]);
+
+    turn.step("a segment: each frame once, also those for all");
+    world.apply(&mirror("m1", "segments = [\"red\"]"));
+    world.talk(0, 5);
+    world.talk(1, 5);
+    let to_all = ethernet(BROADCAST, mac(3), 0x88b5, &[0; 86]);
+    world.red[0].send(&to_all).expect("room");
+    assert_eq!(bytes(&mut world.red[1], 1), std::slice::from_ref(&to_all));
+    let mut expected = both(3, 4, 5);
+    expected.push(to_all);
+    world.got(&expected);
+
+    turn.step("a match anywhere");
+    world.apply(&mirror("m1", "filter = \"src port 1001\""));
+    world.talk(0, 3);
+    world.talk(1, 3);
+    let of = |a, b| [frame(a, b, 1), frame(b, a, 1)];
+    world.got(&[of(1, 2), of(3, 4)].concat());
+
+    turn.step("none any more");
+    let shown = world.apply("");
+    assert!(shown.contains("- mirror m1"), "{shown}");
+    world.talk(0, 5);
+    world.talk(1, 5);
+    world.got_nothing();
+    world.lasthop.stop();
+}
+
+#[test]
+fn mirrors_stay_when_control_and_switch_are_killed() {
+    let turn = turn();
+    let mut world = World::start();
+    let mirrors = [
+        mirror("m1", "ports = [\"vm1\"]\ndirection = \"in\""),
+        mirror("m2", "segments = [\"red\"]"),
+    ];
+    world.apply(&mirrors.concat());
+    for kill in [Lasthop::kill_control, Lasthop::kill_switch] {
+        turn.step("kill, and see the same");
+        kill(&world.lasthop);
+        eventually("frames flow and are copied", PATIENCE, || {
+            let pause = Duration::from_millis(50);
+            world.blue[0].send(&frame(1, 2, 99)).ok()?;
+            world.blue[1].recv(pause).ok()??;
+            world.probe.recv(pause).ok()?
+        });
+        let ([a, b], [c, d]) = (&mut world.blue, &mut world.red);
+        introduce(a, b, Flow::v4(1, 2));
+        introduce(c, d, Flow::v4(3, 4));
+        world.probe.recv_all().expect("a correct device");
+        world.talk(0, 5);
+        let sent: Vec<_> = (0..5).map(|n| frame(1, 2, n)).collect();
+        world.got(&sent);
+        world.talk(1, 5);
+        world.got(&both(3, 4, 5));
+    }
+    let state = world.lasthop.ok(&["status"]);
+    assert!(state.contains("probe"), "{state}");
+    world.lasthop.stop();
+}
+
+#[test]
+fn a_full_probe_takes_nothing_from_those_that_are_mirrored() {
+    let turn = turn();
+    let mut world = World::start();
+    world.apply(&mirror("m1", "ports = [\"vm1\"]"));
+    turn.step("5000 frames past a probe that reads nothing");
+    let before = world.lasthop.stats();
+    let mut checker = SequenceChecker::default();
+    let mut stream = Stream::new(1, Flow::v4(1, 2));
+    let [a, b] = &mut world.blue;
+    for _ in 0..100 {
+        (0..50).for_each(|_| stream.send(a, 64));
+        assert!(
+            settle(b, &mut checker, &stream, PATIENCE),
+            "{} lost",
+            checker.lost()
+        );
+    }
+    let moved = world.lasthop.stats().since(&before);
+    let (copied, lost) = (
+        moved.received("probe"),
+        moved.get("probe.drops.receiver-full"),
+    );
+    assert_eq!(
+        (moved.received("vm2"), copied + lost),
+        (5000, 5000),
+        "{moved:?}"
+    );
+    assert!(lost > 0 && moved.drops().len() == 1, "{moved:?}");
+    turn.step("a probe that reads gets the next ones");
+    let had = world.probe.recv_all().expect("a correct device");
+    assert_eq!(had.len() as u64, copied);
+    world.talk(0, 5);
+    world.got(&both(1, 2, 5));
+    world.lasthop.stop();
+}
+
+#[test]
+fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
+    let mut world = World::start();
+    let good = mirror("m1", "ports = [\"vm1\"]");
+    world.apply(&good);
+    for (wrong, said) in [
+        (
+            mirror("m2", "ports = [\"vm9\"]"),
+            "mirror.ports: expected the name of a port, found \"vm9\"",
+        ),
+        (
+            mirror("m2", "ports = [\"probe\"]"),
+            "found \"probe\", which gets the copies",
+        ),
+        (
+            mirror("m2", "segments = [\"green\"]"),
+            "mirror.segments: expected the name of a segment",
+        ),
+        (
+            mirror("m2", "filter = \"tcp prot 80\""),
+            "mirror.filter: column 5",
+        ),
+        (
+            mirror("m2", ""),
+            "mirror.ports: expected ports, segments or a filter",
+        ),
+        (
+            mirror("m1", "filter = \"arp\""),
+            "mirror.name: expected a name that no other mirror has",
+        ),
+        (mirror("m2", "from = \"vm1\""), "unknown field"),
+        (
+            mirror("m2", "ports = [\"vm2\"]").replace("probe", "vm1"),
+            "mirror.ports: expected ports that get no copies, found \"vm1\", which gets the copies of mirror \"m2\"",
+        ),
+    ] {
+        let output = world.try_apply(&(good.clone() + &wrong));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {error}");
+        assert!(error.contains(said), "{wrong}: {error}");
+        assert!(error.contains("new.toml:"), "{error}");
+    }
+    for port in ["probe", "vm1"] {
+        let refused = world.lasthop.cli(&["port", "remove", port]);
+        let error = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && error.contains("mirror `m1` needs it"),
+            "{error}"
+        );
+    }
+    world.talk(0, 3);
+    world.got(&both(1, 2, 3));
+    world.lasthop.stop();
+}
