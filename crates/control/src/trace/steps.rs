@@ -43,6 +43,15 @@ fn end(stage: TraceStage, why: DropReason, text: String) -> TraceStep {
     }
 }
 
+/// Why a frame is dropped of which lists say this.
+fn denial(verdict: Verdict) -> Option<DropReason> {
+    match verdict {
+        Verdict::Allow => None,
+        Verdict::Drop => Some(DropReason::AclDenied),
+        Verdict::Reject => Some(DropReason::AclRejected),
+    }
+}
+
 /// A frame that has no whole Ethernet header.
 pub(crate) fn runt() -> (Vec<TraceStep>, TraceOutcome) {
     let why = DropReason::Runt;
@@ -153,7 +162,7 @@ impl Scene<'_> {
             rule: rule.map(|rule| rule.name.to_string()),
         };
         TraceStep {
-            drop: (!asked.ruling.allows()).then(|| DropReason::AclDenied.name().to_owned()),
+            drop: denial(asked.ruling.verdict).map(|why| why.name().to_owned()),
             text: ruling_text(&ruling, &asked.ruling),
             ruling: Some(ruling),
             ..step(TraceStage::Policy, String::new())

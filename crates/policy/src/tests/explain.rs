@@ -6,13 +6,17 @@ use proptest::prelude::*;
 
 use super::oracle::{PORTS, any_key, any_model, any_table};
 use super::*;
-use crate::acl::{AccessModel, Direction, Names, Rules};
+use crate::acl::{AccessModel, Direction, Names, Rules, Verdict};
 use crate::{Action, Destination, DropReason, Step, decide, explain};
 
 /// What follows from the steps alone.
 fn conclusion(steps: &[Step]) -> Action {
     let mut action = None;
-    let (mut receivers, mut allowed) = (0, 0);
+    let (mut receivers, mut allowed, mut rejected) = (0, 0, false);
+    let denied = |rejected| match rejected {
+        true => Action::Drop(DropReason::AclRejected),
+        false => Action::Drop(DropReason::AclDenied),
+    };
     for step in steps {
         match step {
             Step::Addresses(reason) | Step::Segment(Err(reason)) | Step::Guard(reason) => {
@@ -22,19 +26,20 @@ fn conclusion(steps: &[Step]) -> Action {
             Step::Segment(Ok(_)) | Step::Source { .. } | Step::Unfiltered => {}
             Step::Lists(asked) if asked.direction == Direction::FromGuest => {
                 if !asked.ruling.allows() {
-                    return Action::Drop(DropReason::AclDenied);
+                    return denied(asked.ruling.verdict == Verdict::Reject);
                 }
             }
             Step::Lists(asked) => {
                 receivers += 1;
                 allowed += u32::from(asked.ruling.allows());
+                rejected |= asked.ruling.verdict == Verdict::Reject;
             }
             Step::Destination(destination) => action = Some(whither(*destination, steps)),
         }
     }
     match action.expect("a destination") {
         Action::Drop(reason) => Action::Drop(reason),
-        _ if receivers > 0 && allowed == 0 => Action::Drop(DropReason::AclDenied),
+        _ if receivers > 0 && allowed == 0 => denied(rejected),
         action => action,
     }
 }
