@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn config(limits: &str) -> String {
     let port = |name: &str, more: &str| {
         format!(
-            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n{more}\n"
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\nguard = {{ macs = \"any\" }}\n{more}\n"
         )
     };
     let ports = [
