@@ -60,6 +60,10 @@ queue pairs  2 of 2
 ring         split
 memory       512.0 MiB
 features     NET_F_CSUM F_VERSION_1
+macs         any
+addresses    any
+dhcp server  allowed
+router       allowed
 processors   4 threads
 fault        queue 1: descriptor loop
 ";
@@ -199,7 +203,7 @@ fn a_file_is_applied_with_its_difference() {
         fake.prints(&format!("apply {file} --dry-run")),
         "nothing to change\n"
     );
-    let none = json!({"changes": [], "applied": false});
+    let none = json!({"changes": [], "applied": false, "warnings": []});
     assert_eq!(fake.json(&format!("apply {file}")), none);
     let file = write(&fake, &format!("[switch]\nname = \"other\"\n{vm1}{tap}"));
     let change = json!({
@@ -208,7 +212,7 @@ fn a_file_is_applied_with_its_difference() {
         "fields": [{"field": "name", "from": "host1", "to": "other"}],
         "disconnects": false,
     });
-    let document = json!({"changes": [change], "applied": true});
+    let document = json!({"changes": [change], "applied": true, "warnings": []});
     assert_eq!(fake.json(&format!("apply {file}")), document);
 }
 
