@@ -341,7 +341,7 @@ fn a_limit_that_cannot_be_is_refused_and_nothing_changes() {
     let said = String::from_utf8_lossy(&refused.stderr);
     let place = "port.limits.unknown_unicast.packets_per_second";
     assert!(said.contains(place) && said.contains("found 0"), "{said}");
-    assert!(said.contains("zero.toml:8:"), "{said}");
+    assert!(said.contains("zero.toml:9:"), "{said}");
     assert_eq!(
         world.lasthop.json(&["port", "show", "vm1"])["limits"],
         before["limits"]
