@@ -278,7 +278,13 @@ fn a_denied_scan_of_all_ports_costs_a_handful_of_flows() {
     let list = "[[acl]]\nname = \"in\"\ndirection = \"to-guest\"\nports = [\"vm2\"]\n\
         [[acl.rule]]\nname = \"open\"\naction = \"allow\"\nprotocol = \"udp\"\ndestination_ports = [53, 123]\n\
         [[acl.rule]]\nname = \"rest\"\naction = \"drop\"\nprotocol = \"udp\"\n";
-    let lasthop = Lasthop::start(&format!("{PORTS}{list}"));
+    // What is for a DHCP client would be dropped before.
+    let socket = "socket = \"vm1.sock\"";
+    let ports = PORTS.replace(
+        socket,
+        &format!("{socket}\nguard = {{ dhcp_server = true }}"),
+    );
+    let lasthop = Lasthop::start(&format!("{ports}{list}"));
     let connect = |name: &str, number| {
         let config = GuestConfig::default().guest(number);
         FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
