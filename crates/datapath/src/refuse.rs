@@ -1,7 +1,7 @@
 //! Senders of rejected frames are told so, by the switch itself: the next frame of the flow has no answer of control to wait for.
 //!
 //! What a sender is told is a frame to it as any other, and costs more than the frame that it sent: so there are only so many a
-//! second for each port.
+//! second for each port, from each worker.
 
 use port::{Offload, Payload, Port};
 use wire::vlan::{HeaderBuf, VlanTci};

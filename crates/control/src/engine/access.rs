@@ -38,15 +38,21 @@ impl Access {
             if Arc::ptr_eq(&self.model, model) || self.model == *model {
                 return Ok(self.rules.clone());
             }
-            if let Some(changes) = few_changes(&self.model, model) {
-                let mut rules = self.rules.clone();
-                for change in &changes {
-                    rules = rules.change(change)?.rules;
-                }
+            // What cannot be changed may be right all the same: it may name a port that came after the rules were compiled.
+            if let Some(Ok(rules)) = self.with_few_changes(model) {
                 return Ok(rules);
             }
         }
         Ok(Rules::compile(model, names)?.rules)
+    }
+
+    /// The rules with what is different in a model, if that is little.
+    fn with_few_changes(&self, model: &AccessModel) -> Option<Result<Rules, AccessError>> {
+        let changes = few_changes(&self.model, model)?;
+        let mut changes = changes.iter();
+        Some(changes.try_fold(self.rules.clone(), |rules, change| {
+            Ok(rules.change(change)?.rules)
+        }))
     }
 }
 

@@ -56,17 +56,6 @@ impl<P: Port> Fabric<P> {
         self.execute_here(action, frame, left_out);
     }
 
-    #[inline(never)]
-    fn execute_apart(
-        &mut self,
-        what: (Action, &LeftOutLists),
-        index: usize,
-        batch: &mut Batch,
-        from: PortId,
-    ) {
-        self.execute_one(what, index, batch, from);
-    }
-
     /// Does it to frames for a receiver with one queue that is masked, all at once, or limited, one by one; `false` if it is
     /// neither.
     #[cold]
@@ -86,7 +75,7 @@ impl<P: Port> Fabric<P> {
         let limited = self.slot(to).is_some_and(|slot| slot.limited);
         if limited {
             for index in run.frames.clone() {
-                self.execute_apart((run.action, left_out), index, batch, from);
+                self.execute_one((run.action, left_out), index, batch, from);
             }
         }
         limited

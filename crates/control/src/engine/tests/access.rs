@@ -158,6 +158,17 @@ fn what_a_list_names_does_not_go_away() {
 }
 
 #[test]
+fn a_rule_may_name_a_port_that_came_after_the_lists() {
+    let (_world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    engine.add_port(port("vm4", "blue")).unwrap();
+    let rule = r#"{"name": "new", "priority": 1, "action": "allow", "peer_ports": ["vm4"]}"#;
+    engine.put_rule(rule).unwrap();
+    let problem = engine.remove_port("vm4").unwrap_err();
+    assert_eq!(problem.status, 409, "{problem}");
+}
+
+#[test]
 fn one_changed_rule_is_as_if_all_were_compiled() {
     let (world, mut engine) = world();
     engine.set_access(closed()).unwrap();
