@@ -84,7 +84,7 @@ fn batched(table: &mut FlowTable, asked: &[u32], now: u64) {
             *probe = table.approach(key, *probe);
         }
         for (key, probe) in keys.iter().zip(&probes) {
-            black_box(table.lookup_prepared(key, *probe, now));
+            black_box(table.lookup_prepared(key, *probe, 1, now));
         }
     }
 }

@@ -36,7 +36,7 @@ mod upkeep;
 mod used;
 
 use policy::{Action, SegmentId};
-use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash};
+use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash, PlainMask};
 
 pub(crate) use effort::{CHANGE, SEEK};
 pub use effort::{Effort, PIECE};
@@ -114,8 +114,8 @@ pub struct FlowTable {
     installations: u32,
     /// Some flow depends on more than Ethernet headers.
     deep: bool,
-    /// Where the last lookup found its flow.
-    last: u32,
+    /// What plain packets must have in common to be one lookup.
+    plain: PlainMask,
     /// Where the next sweep begins.
     sweep: u32,
     /// When the flows' packets were counted last.
@@ -138,7 +138,7 @@ impl FlowTable {
             seed,
             installations: 0,
             deep: false,
-            last: NONE,
+            plain: PlainMask::new(&FlowMask::NONE),
             sweep: 0,
             counted: None,
         }
@@ -161,6 +161,12 @@ impl FlowTable {
     #[must_use]
     pub fn looks_above_ethernet(&self) -> bool {
         self.deep
+    }
+
+    /// Which bits of a plain packet any flow looks at: those that agree there are decided in the same way.
+    #[inline]
+    pub(crate) fn plain_mask(&self) -> &PlainMask {
+        &self.plain
     }
 
     /// First step of a lookup: hashes the key and fetches the place where the level that is asked first has
@@ -194,17 +200,22 @@ impl FlowTable {
         Probe::new(probe.hash, (probe.place >> 32) as u32, slot)
     }
 
-    /// Last step: the decision for the key, noting its use. The probe is of this key.
+    /// Last step: the decision for so many frames with the key, noting their use. The probe is of this key.
     #[inline]
-    pub fn lookup_prepared(&mut self, key: &FlowKey, probe: Probe, now: u64) -> Option<Action> {
+    pub fn lookup_prepared(
+        &mut self,
+        key: &FlowKey,
+        probe: Probe,
+        frames: u64,
+        now: u64,
+    ) -> Option<Action> {
         let (installations, mut slot) = ((probe.place >> 32) as u32, probe.place as u32);
         if installations != self.installations || !self.matches(slot, key) {
             slot = self.search(key)?;
         }
         let flow = self.flows.get_mut(slot)?;
-        flow.packets += 1;
+        flow.packets += frames;
         flow.used = now as u32;
-        self.last = slot;
         Some(flow.action)
     }
 
@@ -213,15 +224,7 @@ impl FlowTable {
     pub fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
         let probe = self.prepare(key);
         let probe = self.approach(key, probe);
-        self.lookup_prepared(key, probe, now)
-    }
-
-    /// Notes so many more uses of the flow that the last lookup found.
-    #[inline]
-    pub fn count_more(&mut self, frames: u64) {
-        if let Some(flow) = self.flows.get_mut(self.last) {
-            flow.packets += frames;
-        }
+        self.lookup_prepared(key, probe, 1, now)
     }
 
     /// Whether there is a flow in the slot whose mask and masked key the key has.
@@ -323,6 +326,7 @@ impl FlowTable {
     fn add(&mut self, flow: Flow, key: &FlowKey) {
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows += 1;
+        let first = tuple.flows == 1;
         self.left_out.hold_more(flow.action.left_out());
         let high = tuple.hash.is_long().then_some(key.words());
         let every_port = tuple.mask().with_in_port() != *tuple.mask();
@@ -335,6 +339,9 @@ impl FlowTable {
         let hash_of = |slot| flows.get(slot).map_or(0, |flow| flow.hash);
         index.insert(hash, slot, flows.len(), hash_of);
         self.installations = self.installations.wrapping_add(1);
+        if first {
+            self.look_at_what_flows_do();
+        }
         if let Some(exact) = &mut self.exact {
             exact.outdate((!every_port).then_some(key.in_port()));
         }
@@ -365,9 +372,8 @@ impl FlowTable {
     }
 
     fn masks_changed(&mut self) {
-        let masks = || self.tuples.iter().map(Tuple::mask);
-        self.deep = masks().any(|mask| !FlowMask::ETHERNET.covers(mask));
-        let all = masks().fold(FlowMask::NONE, |all, mask| all.union(mask));
+        let masks = self.tuples.iter().map(Tuple::mask);
+        let all = masks.fold(FlowMask::NONE, |all, mask| all.union(mask));
         if let [only] = self.tuples.as_slice() {
             self.first = only.hash;
             return;
@@ -423,13 +429,23 @@ impl FlowTable {
         let Some(flow) = self.flows.get(slot) else {
             return;
         };
-        self.tuples[usize::from(flow.tuple)].flows -= 1;
+        let tuple = &mut self.tuples[usize::from(flow.tuple)];
+        tuple.flows -= 1;
+        let last = tuple.flows == 0;
         self.left_out.release(flow.action.left_out());
         self.stations.remove(slot, flow);
         self.index.remove(flow.hash, slot);
         self.flows.remove(slot);
-        if self.last == slot {
-            self.last = NONE;
+        if last {
+            self.look_at_what_flows_do();
         }
+    }
+
+    /// Finds out what flows look at, when a mask has its first flow or has lost its last.
+    fn look_at_what_flows_do(&mut self) {
+        let used = self.tuples.iter().filter(|tuple| tuple.flows > 0);
+        let all = used.fold(FlowMask::NONE, |all, tuple| all.union(tuple.mask()));
+        self.deep = !FlowMask::ETHERNET.covers(&all);
+        self.plain = PlainMask::new(&all);
     }
 }

@@ -4,6 +4,7 @@
 //! second for each port, from each worker.
 
 use port::{Offload, Payload, Port};
+use wire::SNAPSHOT;
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::fabric::{Fabric, InHand};
@@ -44,10 +45,13 @@ impl<P: Port> Fabric<P> {
         if !self.slot(from).is_some_and(|slot| slot.told.one_more(now)) {
             return;
         }
-        let headers = frame.headers.as_slice();
-        let len = headers.len() + frame.payload.len() as usize;
         // It allocates, as often as this port may be told.
-        let Some(told) = wire::reject::refusal(headers, len) else {
+        let mut headers = frame.headers.as_slice().to_vec();
+        let len = headers.len() + frame.payload.len() as usize;
+        let missing = SNAPSHOT.saturating_sub(headers.len()) as u32;
+        let more = missing.min(frame.payload.len());
+        frame.payload.slice(0, more).append_to(&mut headers);
+        let Some(told) = wire::reject::refusal(&headers, len) else {
             return;
         };
         let mut headers = HeaderBuf::default();

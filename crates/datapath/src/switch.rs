@@ -17,6 +17,7 @@ mod guests;
 mod holding;
 pub(crate) mod piece;
 mod screen;
+mod trains;
 mod waiting;
 mod watching;
 
@@ -24,17 +25,15 @@ use channel::records::Upcall;
 use channel::switching::{StationUse, SwitchFigures};
 use policy::{Action, Lookup, Program};
 use port::counters::{Counters, Ticks};
-use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId, SHALLOW};
+use port::{BATCH, Batch, DropReason, Offload, Payload, Port, PortId};
 use wire::flow::FlowKey;
-use wire::packet::Parsed;
-use wire::vlan::{CAP, HeaderBuf};
+use wire::vlan::HeaderBuf;
 
 use crate::culprit;
 use crate::cycles::{self, Meter};
 use crate::fabric::{Fabric, InHand};
 use crate::flow_table::{CHANGE, Effort, FlowTable, MAX_FLOWS, PIECE, Progress};
 use crate::follow::ToDo;
-use crate::offload;
 use crate::parking::{Parked, ParkedFrame, Parking};
 use crate::runs::{Run, Train};
 use holding::Holding;
@@ -221,7 +220,7 @@ impl<P: Port> Switch<P> {
             // Copies of earlier batches: not this sender's.
             self.begin_batches();
         }
-        self.prepare_batch();
+        self.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
             return false;
         };
@@ -240,17 +239,6 @@ impl<P: Port> Switch<P> {
         self.decide(id, now, upcalls);
         self.carry_out(id, pair);
         true
-    }
-
-    /// Empties the batch, for frames of which is looked at what any flow looks at.
-    #[inline]
-    fn prepare_batch(&mut self) {
-        self.batch.clear();
-        self.batch.set_depth(if self.flows.looks_above_ethernet() {
-            CAP
-        } else {
-            SHALLOW
-        });
     }
 
     /// Counts what was taken from a port.
@@ -326,12 +314,14 @@ impl<P: Port> Switch<P> {
     fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
         for (index, train) in self.trains.iter().enumerate().skip(at) {
             let frames = train.frames.clone();
-            let action = self.flows.lookup_prepared(&train.key, train.probe, now);
-            let Some(action) = action else {
+            let count = frames.len() as u64;
+            let found = self
+                .flows
+                .lookup_prepared(&train.key, train.probe, count, now);
+            let Some(action) = found else {
                 return Some(index);
             };
-            self.flows.count_more(frames.len() as u64 - 1);
-            self.figures.hits += frames.len() as u64;
+            self.figures.hits += count;
             let tagged = train.key.vlan().is_some();
             match self.runs.last_mut() {
                 Some(run) if run.goes_on(action, tagged, &frames) => run.frames.end = frames.end,
@@ -351,71 +341,6 @@ impl<P: Port> Switch<P> {
         for reason in self.refused.drain(..) {
             self.fabric.counters.add_drops(from, reason, 1);
         }
-    }
-
-    /// Puts the frames of the batch into trains, those that are wrong aside, and gets their flows near.
-    #[inline(never)]
-    fn line_up(&mut self, from: PortId) {
-        self.trains.clear();
-        self.runs.clear();
-        self.refused.clear();
-        let shallow = !self.flows.looks_above_ethernet();
-        let screened = self.screens(from);
-        let (mut index, count) = (0, self.batch.frames().len());
-        while index < count {
-            let mut frames = index..index + 1;
-            index += 1;
-            let key = match self.key_of(frames.start, from) {
-                Ok(key) if screened => key.with_conduct(self.conduct(frames.start)),
-                Ok(key) => key,
-                Err(reason) => {
-                    self.refuse(frames.start, from, reason);
-                    continue;
-                }
-            };
-            // What follows with the same Ethernet header needs no key, where nothing else matters.
-            if shallow && let Some(words) = self.batch.frames()[frames.start].ethernet_words() {
-                frames.end += self.train(&key, screened, index, words);
-                index = frames.end;
-            }
-            match self.trains.last_mut() {
-                Some(last) if last.goes_on(frames.start, &key) => last.frames.end = frames.end,
-                _ => {
-                    let probe = self.flows.prepare(&key);
-                    self.trains.push(Train { key, probe, frames });
-                }
-            }
-        }
-        for train in &mut self.trains {
-            train.probe = self.flows.approach(&train.key, train.probe);
-        }
-    }
-
-    #[cold]
-    fn refuse(&mut self, index: usize, from: PortId, reason: DropReason) {
-        self.refused.push(reason);
-        self.show_lost(index, from, reason);
-    }
-
-    /// The flow key of a frame. Headers are parsed as far as anybody looks at them.
-    #[inline(always)]
-    fn key_of(&mut self, index: usize, from: PortId) -> Result<FlowKey, DropReason> {
-        let len = self.batch.frames()[index].len();
-        let shallow = !self.flows.looks_above_ethernet();
-        let (headers, _, offload) = self.batch.split(index);
-        if offload.is_nothing() {
-            let key = if shallow {
-                FlowKey::of_ethernet(from.0, headers.as_slice())
-            } else {
-                FlowKey::of_plain_ipv4(from.0, headers.as_slice(), len as usize)
-            };
-            if let Some(key) = key {
-                return Ok(key);
-            }
-        }
-        let parsed = Parsed::parse(headers.as_slice(), len as usize);
-        offload::check(headers.as_slice(), len, &parsed, offload)?;
-        Ok(FlowKey::new(from.0, &parsed))
     }
 
     /// Parks a frame and asks control about it.

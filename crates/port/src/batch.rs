@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use memory::Segment;
 use memory::copy::{Cursor, copy_bytes};
-use wire::flow::FlowKey;
+use wire::flow::{FlowKey, PLAIN_HEAD};
 use wire::vlan::{CAP, HeaderBuf};
 
 use crate::budget::{Budget, Cost};
@@ -32,7 +32,8 @@ impl BatchLimit {
     };
 }
 
-/// Bytes of a frame's private head where Ethernet headers decide: one line, copied in registers.
+/// Bytes of a frame's private head at first: one line, copied in registers, with all that is asked of almost every frame.
+/// [`Batch::deepen`] has more. Frames with something left undone have all at once.
 pub const SHALLOW: usize = 64;
 
 /// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
@@ -136,6 +137,16 @@ impl Frame {
         }
         FlowKey::ethernet_words(self.headers.first()?)
     }
+
+    /// The frame's first bytes, if nothing else of the frame asks to be looked at.
+    #[inline(always)]
+    #[must_use]
+    pub fn plain_head(&self) -> Option<&[u8; PLAIN_HEAD]> {
+        if !self.offload.is_nothing() {
+            return None;
+        }
+        self.headers.first()
+    }
 }
 
 /// Where a frame lies at its sender that is in one piece.
@@ -151,20 +162,20 @@ pub struct Whole {
     pub len: u32,
 }
 
-/// Copies the first bytes of a frame, at most `depth`. Returns how many.
+/// Copies the first bytes of a frame, at most [`SHALLOW`]. Returns how many.
 ///
 /// # Safety
 /// The frame is mapped.
 #[inline(always)]
-unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole, depth: usize) -> u32 {
+unsafe fn snapshot(headers: &mut HeaderBuf, whole: &Whole) -> u32 {
     // SAFETY: our caller says that `len` bytes are mapped, and no more are read.
     unsafe {
-        if depth == SHALLOW && whole.len >= SHALLOW as u32 {
+        if whole.len >= SHALLOW as u32 {
             let block = headers.fill_block::<SHALLOW>();
             copy_bytes(whole.from, block.as_mut_ptr(), SHALLOW);
             return SHALLOW as u32;
         }
-        let bytes = headers.fill((whole.len as usize).min(depth));
+        let bytes = headers.fill(whole.len as usize);
         copy_bytes(whole.from, bytes.as_mut_ptr(), bytes.len());
         bytes.len() as u32
     }
@@ -181,8 +192,6 @@ pub struct Batch {
     drops: [u32; REASONS.len()],
     /// Whether there is any: almost never.
     any_drops: bool,
-    /// Most bytes of a private head.
-    depth: usize,
     limit: BatchLimit,
     /// What its sender may send, where that is bounded.
     budget: Option<Budget>,
@@ -205,7 +214,6 @@ impl Batch {
             taken: Traffic::default(),
             drops: [0; REASONS.len()],
             any_drops: false,
-            depth: CAP,
             limit: BatchLimit::MOST,
             budget: None,
         }
@@ -254,12 +262,6 @@ impl Batch {
         self.taken.packets -= 1;
         self.taken.bytes -= u64::from(len);
         false
-    }
-
-    /// Copies so many bytes of each frame's head from now on, at most [`CAP`]. Frames with an offload get
-    /// all of those in any case.
-    pub fn set_depth(&mut self, depth: usize) {
-        self.depth = depth.min(CAP);
     }
 
     /// Forgets all frames.
@@ -331,11 +333,7 @@ impl Batch {
             return;
         }
         let frame = &mut self.frames[self.len];
-        let depth = if offload.is_nothing() {
-            self.depth
-        } else {
-            CAP
-        };
+        let depth = if offload.is_nothing() { SHALLOW } else { CAP };
         let snapshot = frame.headers.fill((len as usize).min(depth));
         let held = snapshot.len() as u32;
         // SAFETY: passed on to our caller.
@@ -367,7 +365,7 @@ impl Batch {
             .zip(wholes(&self.segments))
         {
             // SAFETY: our caller says that `len` bytes are mapped there.
-            let held = unsafe { snapshot(&mut frame.headers, &whole, self.depth) };
+            let held = unsafe { snapshot(&mut frame.headers, &whole) };
             frame.offload = Offload::default();
             frame.segments = whole.at..whole.at + 1;
             frame.skip = whole.skip + held;
@@ -380,16 +378,6 @@ impl Batch {
         self.taken.packets += count as u64;
         self.taken.bytes += bytes;
         count
-    }
-
-    /// How many frames, from the one at `index` on, have nothing left undone and the Ethernet header of these
-    /// words (see [`FlowKey::ethernet_words`]).
-    #[inline]
-    #[must_use]
-    pub fn train(&self, index: usize, words: (u64, u64)) -> usize {
-        let frames = self.frames[..self.len].get(index..).unwrap_or_default();
-        let same = |frame: &&Frame| frame.ethernet_words() == Some(words);
-        frames.iter().take_while(same).count()
     }
 
     /// Notes a frame that was taken and dropped at once.

@@ -249,9 +249,8 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
         let mut bytes: Vec<u8> = (0..SKIP as usize + len).map(|i| (i * 7) as u8).collect();
         let wanted = bytes[SKIP as usize..].to_vec();
         let head = &wanted[..len.min(wire::vlan::CAP)];
-        for depth in [SHALLOW, wire::vlan::CAP] {
+        {
             let mut batch = Batch::new();
-            batch.set_depth(depth);
             let at = in_pieces(&mut batch, &mut bytes, usize::MAX).start;
             let cut = in_pieces(&mut batch, &mut bytes, PIECE);
             let found = Whole {
@@ -270,7 +269,7 @@ fn a_frame_is_the_same_however_it_is_pushed_and_however_deep() {
             let in_one = if SKIP as usize + len > PIECE { 2 } else { 3 };
             for index in 0..3 {
                 let held = batch.frames()[index].headers.len();
-                assert_eq!(held, len.min(depth), "frame {index} of {len} bytes");
+                assert_eq!(held, len.min(SHALLOW), "frame {index} of {len} bytes");
                 assert_eq!(whole(&mut batch, index), wanted);
                 assert_eq!(pieces(&batch, 0..3), vec![wanted.as_slice(); in_one]);
                 batch.deepen(index);
@@ -364,7 +363,6 @@ fn a_head_that_lost_its_tag_grows_without_a_gap() {
     let mut wanted = bytes.clone();
     wanted.drain(12..16);
     let mut batch = Batch::new();
-    batch.set_depth(SHALLOW);
     let range = in_pieces(&mut batch, &mut bytes, 100);
     // SAFETY: `bytes` outlives the batch.
     unsafe { batch.push(range, 0, 400, Offload::default()) };
@@ -374,7 +372,7 @@ fn a_head_that_lost_its_tag_grows_without_a_gap() {
 }
 
 #[test]
-fn a_train_ends_with_the_first_frame_that_differs() {
+fn frames_with_one_ethernet_header_have_the_same_words() {
     let mut frames = [60, 1000, 64, 15, 64].map(|len| {
         let mut bytes = frame(len);
         bytes[14..].fill(len as u8);
@@ -388,13 +386,30 @@ fn a_train_ends_with_the_first_frame_that_differs() {
         unsafe { batch.push(range, 0, bytes.len() as u32, Offload::default()) };
     }
     let words = |index: usize| batch.frames()[index].ethernet_words();
-    let first = words(0).expect("nothing but Ethernet");
-    assert_eq!(
-        batch.train(0, first),
-        3,
-        "up to the one that is too short to tell"
-    );
-    assert_eq!(words(3), None);
-    assert_eq!(batch.train(4, first), 0, "another destination");
-    assert_eq!(batch.train(5, first), 0, "none left");
+    assert!(words(0).is_some() && words(0) == words(1) && words(0) == words(2));
+    assert_eq!(words(3), None, "too short to tell");
+    assert_ne!(words(4), words(0), "another destination");
+}
+
+#[test]
+fn frames_with_something_left_undone_are_looked_at() {
+    let mut bytes = frame(100);
+    bytes[12..14].copy_from_slice(&[0x08, 0x00]);
+    bytes[14..24].copy_from_slice(&[0x45, 0, 0, 80, 0, 0, 0, 0, 64, 17]);
+    let mut batch = Batch::new();
+    let range = in_pieces(&mut batch, &mut bytes, usize::MAX);
+    let undone = Offload {
+        checksum: Some(PartialChecksum {
+            start: 34,
+            offset: 6,
+        }),
+        gso: None,
+    };
+    for (len, offload) in [(100, Offload::default()), (100, undone), (47, undone)] {
+        // SAFETY: `bytes` outlives the batch.
+        unsafe { batch.push(range.clone(), 0, len, offload) };
+    }
+    let heads = batch.frames().iter().map(|frame| frame.plain_head());
+    let seen = heads.map(|head| head.is_some());
+    assert_eq!(seen.collect::<Vec<_>>(), [true, false, false]);
 }

@@ -62,7 +62,7 @@ impl Switch<GuestPort> {
     ) -> Piece {
         self.meter.begin();
         self.batch.set_limit(PIECE);
-        self.prepare_batch();
+        self.batch.clear();
         let Some(slot) = self.fabric.slot(id) else {
             return Piece::Nothing;
         };

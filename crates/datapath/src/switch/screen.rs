@@ -5,7 +5,6 @@
 
 use port::{Port, PortId};
 use wire::Conduct;
-use wire::conduct::is_ordinary;
 use wire::flow::FlowKey;
 use wire::packet::Parsed;
 
@@ -43,42 +42,11 @@ impl<P: Port> Switch<P> {
         !self.fabric.program.guard(from).is_open()
     }
 
-    /// What a frame does.
-    #[inline]
-    pub(super) fn conduct(&mut self, index: usize) -> Conduct {
-        match is_ordinary(self.batch.frames()[index].headers.as_slice()) {
-            true => Conduct::Ordinary,
-            false => self.look_closer(index),
-        }
-    }
-
+    /// What a frame does that is not seen to be ordinary.
     #[cold]
-    fn look_closer(&mut self, index: usize) -> Conduct {
+    pub(super) fn look_closer(&mut self, index: usize) -> Conduct {
         self.batch.deepen(index);
         let len = self.batch.frames()[index].len() as usize;
         Conduct::of(self.batch.frames()[index].headers.as_slice(), len)
-    }
-
-    /// How many frames, from the one at `index` on, are of the train that begins with one of this key and these words; see
-    /// [`port::Batch::train`]. Of a port that is screened, up to the first one that has to be looked at.
-    #[inline]
-    pub(super) fn train(
-        &self,
-        key: &FlowKey,
-        screened: bool,
-        index: usize,
-        words: (u64, u64),
-    ) -> usize {
-        if !screened {
-            return self.batch.train(index, words);
-        }
-        if key.conduct() != Conduct::Ordinary {
-            return 0;
-        }
-        let frames = self.batch.frames().get(index..).unwrap_or_default();
-        let goes_on = |frame: &&port::Frame| {
-            frame.ethernet_words() == Some(words) && is_ordinary(frame.headers.as_slice())
-        };
-        frames.iter().take_while(goes_on).count()
     }
 }

@@ -4,7 +4,7 @@ use channel::records::Answer;
 use policy::Action;
 use port::{DropReason, PortId};
 use proptest::prelude::*;
-use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp, udp};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
 use crate::refuse::PER_SECOND;
@@ -137,7 +137,7 @@ fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
         From(1, 1, 100),
         Hits(1),
         Drop(1, DropReason::AclRejected, 1),
-        To(1, 1, 92),
+        To(1, 1, 128),
     ];
     bench.step(&moves, |b| b.send(1, &frame(1, 2)));
     assert_eq!(bench.totals().2, all + 1);
@@ -152,6 +152,18 @@ fn a_tagged_sender_is_told_with_its_tag() {
     let [told] = bench.port(4).frames().try_into().unwrap();
     let p = wire::Parsed::parse(&told, told.len());
     assert_eq!(p.vlan.map(|tag| tag.vid), Some(10));
+}
+
+#[test]
+fn a_reset_over_ipv6_comes_from_the_cache_too() {
+    let mut bench = known();
+    bench.set_access(REJECTS);
+    for again in 0..2 {
+        bench.send_and_decide(1, &tcp(&Flow::v6(1, 2), 7, &[7; 58]));
+        let [told] = bench.port(1).frames().try_into().unwrap();
+        let p = wire::Parsed::parse(&told, told.len());
+        assert_eq!((p.l4_proto, p.l4_flags & 4), (6, 4), "{again}");
+    }
 }
 
 #[test]

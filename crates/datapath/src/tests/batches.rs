@@ -34,6 +34,16 @@ fn sent() -> impl Strategy<Value = Sent> {
         let payload: Vec<u8> = (0..len).map(|i| (i + usize::from(n)) as u8).collect();
         plain(to, udp(&Flow::v4(1, to).ports(n % 3, 80), &payload))
     };
+    let odd = |(to, len, at, value): (u8, usize, usize, u8)| {
+        let mut frame = udp(&Flow::v4(1, to).ports(1, 80), &vec![6; len]);
+        if let Some(byte) = frame.get_mut(at) {
+            *byte = value;
+        }
+        Sent {
+            plain: false,
+            ..plain(to, frame)
+        }
+    };
     let short = |(to, len, n): (u8, usize, u8)| {
         let bytes = ethernet(mac(to), mac(1), 0x88b5, &vec![n; len]);
         plain(to, bytes[..14 + len].to_vec())
@@ -61,6 +71,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![
         8 => (to(), 0..200usize, any::<u16>()).prop_map(udp_frame),
         2 => (to(), 200..9000usize, any::<u16>()).prop_map(udp_frame),
+        3 => (to(), 0..200usize, 12..50usize, any::<u8>()).prop_map(odd),
         3 => (to(), 0..50usize, any::<u8>()).prop_map(short),
         1 => (to(), prop_oneof![Just(0u16), Just(10), Just(20)], any::<u8>()).prop_map(tagged),
         1 => (to(), 1..3000usize, any::<bool>()).prop_map(left_undone),
@@ -76,13 +87,46 @@ fn batch() -> impl Strategy<Value = Vec<Sent>> {
     })
 }
 
-fn bench(pairs: u16, mtu: u32, room: usize) -> Bench {
+/// Rules that look at nothing above Ethernet, at addresses, and at ports and flags.
+const RULES: [&str; 3] = [
+    "",
+    "
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p2', 'p3']
+[[acl.rule]]
+name = 'elsewhere'
+action = 'drop'
+source = ['10.0.0.128/25', '172.16.0.0/12']
+",
+    "
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p2', 'p3']
+[[acl.rule]]
+name = 'one'
+action = 'reject'
+protocol = 'udp'
+source_ports = [1]
+[[acl.rule]]
+name = 'flags'
+action = 'drop'
+protocol = 'tcp'
+tcp_flags = 'syn/syn'
+",
+];
+
+fn bench(rules: &str, pairs: u16, mtu: u32, room: usize) -> Bench {
     let mut bench = Bench::new();
+    bench.set_access(rules);
     for guest in [1, 2, 3, 4] {
         bench.learn(BLUE, mac(guest), u32::from(guest));
     }
-    for guest in [2, 3, 4] {
-        bench.send_and_decide(1, &udp(&Flow::v4(1, guest), &[0; 20]));
+    for (guest, port) in [(2, 0), (2, 1), (3, 0), (3, 2), (4, 1)] {
+        bench.send_and_decide(1, &udp(&Flow::v4(1, guest).ports(port, 80), &[0; 20]));
+        bench.port(1).delivered();
         bench.port(u32::from(guest)).delivered();
     }
     bench.port(2).set_pairs(pairs);
@@ -100,11 +144,12 @@ proptest! {
     #[test]
     fn a_batch_fares_as_its_frames_one_by_one(
         frames in batch(),
+        rules in prop::sample::select(&RULES[..]),
         pairs in 1..4u16,
         mtu in prop_oneof![Just(1500u32), Just(9000), Just(65_535)],
         room in prop_oneof![0..30usize, Just(usize::MAX)],
     ) {
-        let bench = || bench(pairs, mtu, room);
+        let bench = || bench(rules, pairs, mtu, room);
         let (mut together, mut single) = (bench(), bench());
         for sent in &frames {
             together.port(1).push(&sent.frame, sent.offload);
@@ -119,7 +164,7 @@ proptest! {
         for port in 1..8 {
             let (got, wanted) = (together.port(port).delivered(), single.port(port).delivered());
             prop_assert_eq!(&got, &wanted, "port {}", port);
-            if port == 2 && room == usize::MAX {
+            if port == 2 && room == usize::MAX && rules.is_empty() {
                 // And, without any switch: what was sent there arrives, once, as it was, in order.
                 let plain = frames.iter().filter(|f| f.plain && f.to == 2);
                 let expected: Vec<_> = plain.map(|f| &f.frame).collect();

@@ -285,7 +285,7 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
                     probe = table.approach(key, probe);
                 }
                 let now = now + n as u64;
-                let found = table.lookup_prepared(key, probe, now);
+                let found = table.lookup_prepared(key, probe, 1, now);
                 assert_eq!(found, oracle.lookup(key, now), "{step:?}");
             }
         }
@@ -293,7 +293,7 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
             let probe = table.prepare(key);
             let probe = table.approach(key, probe);
             install(table, oracle, (other, *mask, *action), now);
-            let found = table.lookup_prepared(key, probe, now + 1);
+            let found = table.lookup_prepared(key, probe, 1, now + 1);
             assert_eq!(found, oracle.lookup(key, now + 1), "{step:?}");
         }
         Step::Install(key, mask, action) => install(table, oracle, (key, *mask, *action), now),
@@ -434,7 +434,6 @@ fn an_empty_table_has_nothing_to_sweep_and_nothing_to_find() {
     assert_eq!(table.expire_some(1, 0, 8), 0);
     assert_eq!(table.lookup(&key(1, 1, 1), 0), None);
     assert_eq!(stations(&mut table, 0, u32::MAX), BTreeMap::new());
-    table.count_more(1);
     let effort = &mut Effort::default();
     let all = table.forget_outdated(&Outdated::ports(vec![PortId(1)]), 0, effort);
     assert_eq!(all, Progress::Done);
