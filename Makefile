@@ -1,5 +1,18 @@
 # Every command of a working day. `make demo` and `make test` do all their own set-up.
 
+# Where cargo puts what it builds.
+BUILT := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+
+# Every release build names the same packages, whatever it wants of them: cargo then builds what they share with the same
+# features, and once.
+RELEASE := cargo build --release --package lasthop --package lasthop-bench --package lasthop-datapath
+
+# To note for a next build what did not change takes time, and a fresh clone may never see a next one. Where somebody works, and
+# has called cargo without make, there are such notes already, and they are used.
+ifeq ($(wildcard $(BUILT)/debug/incremental),)
+export CARGO_INCREMENTAL ?= 0
+endif
+
 .PHONY: help setup build demo test check unit instructions e2e bench soak faults chaos deb miri fuzz clean
 
 help: ## Show this list
@@ -9,12 +22,14 @@ setup: ## Install what is missing (Debian packages) and build the guest image
 	@scripts/setup
 
 build: ## Build the release binaries: target/release/lasthop and its siblings
-	cargo build --release --package lasthop
+	$(RELEASE) --bin lasthop --bin lasthop-control --bin lasthop-switch --bin lasthop-driver --bin lasthop-top
 
 demo: ## Two virtual machines talk through Lasthop, with everything set up on the way
 	@scripts/demo
 
-test: setup check unit instructions e2e ## All that CI runs: set-up, lints, unit tests, instruction counts, end-to-end tests, a few kills
+# Units and end-to-end tests at once, so that what they share is built once.
+test: setup check instructions build ## All that CI runs: set-up, lints, instruction counts, unit and end-to-end tests, a few kills
+	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace
 	@if [ "$$(nproc)" -ge 2 ]; then $(MAKE) --no-print-directory faults QUICK=1; else echo "note: one core, nobody is killed"; fi
 
 check: ## Format and lints
@@ -24,39 +39,37 @@ check: ## Format and lints
 
 unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e
-	@if command -v c++ >/dev/null; then CARGO_TARGET_DIR=fuzz/target cargo test --quiet --manifest-path fuzz/Cargo.toml --lib; \
-	else echo "note: no C++ compiler, the fuzzers' seeds not replayed"; fi
 
 instructions: setup ## Instructions per frame beside the committed ones; BLESS=1 commits new ones
-	cargo build --release --package lasthop-datapath --example instructions
-	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/examples/instructions" $(if $(BLESS),--bless)
+	$(RELEASE) --example instructions
+	@"$(BUILT)/release/examples/instructions" $(if $(BLESS),--bless)
 
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
-	LASTHOP_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" cargo test --package lasthop-e2e
+	LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop-e2e
 
 bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@crates/bench/setup
-	cargo build --release --package lasthop-bench
+	$(RELEASE) --bin lasthop-bench
 	cargo build --release --package lasthop --features inside --example inside
-	@cd "$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release" && mkdir -p inside && ln -f lasthop lasthop-control inside/ && \
+	@cd "$(BUILT)/release" && mkdir -p inside && ln -f lasthop lasthop-control inside/ && \
 	ln -f examples/inside inside/lasthop-switch && ln -f examples/inside inside/lasthop-driver
-	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
+	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) $(EXPERIMENTS)
 
 soak: build ## Ten minutes of full load while ports come and go: no frame may be missing; or make soak MINUTES=60
-	cargo build --release --package lasthop-bench
-	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" soak --minutes $(or $(MINUTES),10)
+	$(RELEASE) --bin lasthop-bench
+	@"$(BUILT)/release/lasthop-bench" soak --minutes $(or $(MINUTES),10)
 
 faults: build ## Kill each process a hundred times under traffic: gap and frames lost; or make faults QUICK=1
-	cargo build --release --package lasthop-bench
-	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" $(if $(QUICK),--quick) faults
+	$(RELEASE) --bin lasthop-bench
+	@"$(BUILT)/release/lasthop-bench" $(if $(QUICK),--quick) faults
 
 chaos: build ## Ten minutes of random kills, reboots, ports and memory that come and go; or make chaos MINUTES=120
-	cargo build --release --package lasthop-bench
-	@"$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release/lasthop-bench" chaos --minutes $(or $(MINUTES),10)
+	$(RELEASE) --bin lasthop-bench
+	@"$(BUILT)/release/lasthop-bench" chaos --minutes $(or $(MINUTES),10)
 
 deb: build ## A Debian package with unit file, man pages and completions: target/debian/
 	@cargo deb --version >/dev/null 2>&1 || { echo "error: no cargo-deb: 'cargo install cargo-deb --locked'" >&2; exit 1; }
-	@out="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/release"; rm -rf "$$out/generated"; mkdir "$$out/generated"; \
+	@out="$(BUILT)/release"; rm -rf "$$out/generated"; mkdir "$$out/generated"; \
 	"$$out/lasthop" man --out "$$out/generated/man" && for shell in bash zsh fish; do \
 	"$$out/lasthop" completions $$shell >"$$out/generated/lasthop.$$shell" || exit 1; done
 	cargo deb --package lasthop --variant full --no-build

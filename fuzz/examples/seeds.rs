@@ -1,9 +1,10 @@
-//! Writes the seeds: `cargo run --manifest-path fuzz/Cargo.toml --example seeds`. One small input for each thing
+//! Writes the seeds: `cargo run -p lasthop-fuzz --example seeds`. One small input for each thing
 //! that a fuzzer would take long to find by itself.
 
 use std::fs;
 use std::path::Path;
 
+use channel::figures::QueueCounts;
 use channel::records::{Answer, Stale, Upcall};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
@@ -159,37 +160,37 @@ fn offload() {
 
 /// Steps of a queue, as `queue.rs` reads them.
 mod queue {
-    pub fn add(count: u8, len: u16, indirect: bool) -> Vec<u8> {
+    pub(crate) fn add(count: u8, len: u16, indirect: bool) -> Vec<u8> {
         let [a, b] = len.to_le_bytes();
         vec![0, count, a, b, indirect.into()]
     }
-    pub const TAKE: [u8; 1] = [2];
-    pub const DRAIN: [u8; 1] = [4];
-    pub const PUT: [u8; 2] = [5, 0];
-    pub const PUT_LATER: [u8; 2] = [5, 1];
-    pub const UNTAKE: [u8; 2] = [7, 0];
-    pub const PUBLISH: [u8; 1] = [8];
-    pub const KICKS: [u8; 2] = [9, 1];
-    pub const RESTART: [u8; 2] = [10, 0];
-    pub const FRESH: [u8; 2] = [10, 1];
-    pub const MEMORY: [u8; 2] = [11, 0];
-    pub const LESS_MEMORY: [u8; 2] = [11, 8];
-    pub const REAP: [u8; 1] = [12];
+    pub(crate) const TAKE: [u8; 1] = [2];
+    pub(crate) const DRAIN: [u8; 1] = [4];
+    pub(crate) const PUT: [u8; 2] = [5, 0];
+    pub(crate) const PUT_LATER: [u8; 2] = [5, 1];
+    pub(crate) const UNTAKE: [u8; 2] = [7, 0];
+    pub(crate) const PUBLISH: [u8; 1] = [8];
+    pub(crate) const KICKS: [u8; 2] = [9, 1];
+    pub(crate) const RESTART: [u8; 2] = [10, 0];
+    pub(crate) const FRESH: [u8; 2] = [10, 1];
+    pub(crate) const MEMORY: [u8; 2] = [11, 0];
+    pub(crate) const LESS_MEMORY: [u8; 2] = [11, 8];
+    pub(crate) const REAP: [u8; 1] = [12];
     /// A descriptor of 64 bytes of data.
-    pub fn desc(table: bool, at: u8, flags: u16, link: u8) -> Vec<u8> {
+    pub(crate) fn desc(table: bool, at: u8, flags: u16, link: u8) -> Vec<u8> {
         let [a, b] = flags.to_le_bytes();
         vec![13, table.into(), at, 0, 0, 0, 1, 64, 0, a, b, link]
     }
-    pub fn table(count: u16, len: u16, flags: u16) -> Vec<u8> {
+    pub(crate) fn table(count: u16, len: u16, flags: u16) -> Vec<u8> {
         let words = [count.to_le_bytes(), len.to_le_bytes(), flags.to_le_bytes()].concat();
         vec![
             15, words[0], words[1], 0, 0, 0, 1, words[2], words[3], words[4], words[5],
         ]
     }
-    pub fn word(at: u8, value: u8) -> Vec<u8> {
+    pub(crate) fn word(at: u8, value: u8) -> Vec<u8> {
         vec![16, at, value]
     }
-    pub fn inflight(at: u8, value: u8) -> Vec<u8> {
+    pub(crate) fn inflight(at: u8, value: u8) -> Vec<u8> {
         vec![17, at, value]
     }
 }
@@ -538,6 +539,7 @@ fn channel() {
         size: 256,
         enabled: true,
         fault: Some("loop".into()),
+        counts: QueueCounts::default(),
     }];
     let state = PortState {
         config: config.clone(),
@@ -555,6 +557,8 @@ fn channel() {
         &Report::Adopted {
             epoch: 4,
             ports: vec![config],
+            limits: vec![],
+            mirrors: vec![],
         },
     );
     let used = StationUse {

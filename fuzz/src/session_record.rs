@@ -78,7 +78,11 @@ pub fn run(data: &[u8]) {
         }
         _ => journal(rest),
     }
-    assert_eq!(crate::vhost_user::open_fds(), before, "descriptors left behind");
+    assert_eq!(
+        crate::vhost_user::open_fds(),
+        before,
+        "descriptors left behind"
+    );
 }
 
 fn offer() -> Offer {
@@ -128,7 +132,11 @@ fn sound(packed: bool) -> (Vec<u8>, BTreeMap<u64, OwnedFd>) {
     tell(code::SET_BACKEND_REQ_FD, vec![], vec![socket.into()]);
     for at in 0..2u32 {
         let base = UVA + 0x8000 * u64::from(at);
-        let addr = [halves(&[at, 0]), words(&[base, base + 0x4000, base + 0x2000, 0])].concat();
+        let addr = [
+            halves(&[at, 0]),
+            words(&[base, base + 0x4000, base + 0x2000, 0]),
+        ]
+        .concat();
         tell(code::SET_VRING_CALL, words(&[at.into()]), vec![event()]);
         tell(code::SET_VRING_NUM, halves(&[at, 64]), vec![]);
         tell(code::SET_VRING_ADDR, addr, vec![]);

@@ -70,7 +70,9 @@ impl<'a> Arbitrary<'a> for Step {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
         let pieces = |u: &mut Unstructured<'a>| {
             let count = u.arbitrary::<u8>()? % 4 + 1;
-            (0..count).map(|_| u.arbitrary()).collect::<Result<Vec<Piece>>>()
+            (0..count)
+                .map(|_| u.arbitrary())
+                .collect::<Result<Vec<Piece>>>()
         };
         Ok(match u.arbitrary::<u8>()? % 16 {
             0..=4 => Self::Chain(pieces(u)?),

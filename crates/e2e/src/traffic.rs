@@ -46,6 +46,34 @@ pub fn reachable(guest: &mut Guest, address: &str) -> bool {
     )) == 0
 }
 
+/// Two requests in the background that nobody may answer: half a second apart, each with two seconds for its answer.
+pub struct Silence {
+    job: Job,
+}
+
+impl Silence {
+    /// Starts both.
+    pub fn start(guest: &mut Guest, address: &str) -> Silence {
+        Silence {
+            job: guest.start(&format!("! ping -q -c 2 -i 0.5 -W 2 {address}")),
+        }
+    }
+
+    /// Waits for the end; whether nobody answered. Panics when the guest goes away, or cannot ping.
+    pub fn wait(self) -> bool {
+        let answer = self.job.outcome(Duration::from_secs(90));
+        let answer = answer.expect("the guest stays");
+        let sent = Ping::parse(&answer.output).sent;
+        assert_eq!(sent, 2, "{}", answer.output);
+        answer.status == 0
+    }
+}
+
+/// Whether one host gets no answer from another.
+pub fn unreachable(guest: &mut Guest, address: &str) -> bool {
+    Silence::start(guest, address).wait()
+}
+
 /// A ping that runs in the background, a hundred requests a second.
 pub struct PingRun {
     job: Job,

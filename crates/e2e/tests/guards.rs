@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
-use e2e::traffic::{ping, reachable};
+use e2e::traffic::{ping, unreachable};
 use e2e::turn;
 use e2e::wait::within;
 use testkit::{FakeGuest, GuestConfig};
@@ -406,7 +406,7 @@ socket = "vm2.sock"
     turn.step("an address that is not its own");
     vm1.run("ip address add 10.0.0.77/24 dev eth0");
     let before = lasthop.stats();
-    assert!(!reachable(&mut vm2, "10.0.0.77"));
+    assert!(unreachable(&mut vm2, "10.0.0.77"));
     let moved = lasthop.stats().since(&before);
     assert!(moved.get("vm1.drops.spoofed-neighbour") > 0, "{moved:?}");
     turn.step("a hardware address that is not its own");
@@ -414,7 +414,7 @@ socket = "vm2.sock"
     vm2.run(
         "ip link set eth0 down; ip link set eth0 address 02:aa:00:00:00:99; ip link set eth0 up",
     );
-    assert!(!reachable(&mut vm2, "10.0.0.1"));
+    assert!(unreachable(&mut vm2, "10.0.0.1"));
     let moved = lasthop.stats().since(&before);
     assert!(moved.get("vm2.drops.spoofed-mac") > 0, "{moved:?}");
     lasthop.stop();

@@ -2,7 +2,7 @@
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
-use e2e::traffic::{iperf, ping, reachable, serve_iperf};
+use e2e::traffic::{iperf, ping, serve_iperf, unreachable};
 use e2e::turn;
 
 const CONFIG: &str = r#"
@@ -55,7 +55,7 @@ fn segments_are_apart_and_a_trunk_joins_them() {
 
     turn.step("blue and red do not see each other");
     let before = lasthop.stats();
-    assert!(!reachable(&mut blue, "10.0.0.2"));
+    assert!(unreachable(&mut blue, "10.0.0.2"));
     let moved = lasthop.stats().since(&before);
     assert!(
         moved.sent("blue1") > 0,

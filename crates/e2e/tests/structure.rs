@@ -267,7 +267,9 @@ fn make_targets_in_the_docs_exist() {
 fn cargo_packages_and_tests_in_the_docs_exist() {
     let manifests: String = crates()
         .iter()
-        .map(|name| read(format!("crates/{name}/Cargo.toml")))
+        .map(|name| format!("crates/{name}"))
+        .chain(["fuzz".to_owned()])
+        .map(|folder| read(format!("{folder}/Cargo.toml")))
         .collect();
     for (file, words) in commands("cargo") {
         for pair in words.windows(2) {

@@ -51,9 +51,18 @@ fn is_replaced(lasthop: &Running, name: &str, pid: i32) {
     });
 }
 
+/// The same for each of them, at once: all that takes time is to wait until somebody is taken for hanging.
+fn for_each(names: [&'static str; 2], check: fn(&str)) {
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(move || check(name));
+        }
+    });
+}
+
 #[test]
 fn control_or_a_switch_that_is_stopped_is_replaced() {
-    for name in ["control", "switch"] {
+    for_each(["control", "switch"], |name| {
         let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid(name);
@@ -65,7 +74,7 @@ fn control_or_a_switch_that_is_stopped_is_replaced() {
             "nobody is to blame: {log}"
         );
         all_is_well(&mut lasthop, name, &mut a, &mut b);
-    }
+    });
 }
 
 /// The threads of a process that have this name.
@@ -107,7 +116,7 @@ impl Stopped {
 #[test]
 fn a_switch_of_which_one_thread_hangs_is_replaced() {
     // The session thread has the name of its process.
-    for name in ["lasthop-switch", "worker"] {
+    for_each(["lasthop-switch", "worker"], |name| {
         let place = Place::new();
         let (mut lasthop, mut a, mut b) = start(&place);
         let pid = lasthop.pid("switch");
@@ -116,5 +125,5 @@ fn a_switch_of_which_one_thread_hangs_is_replaced() {
         eventually("it is killed", || stopped.wait(libc::WNOHANG));
         is_replaced(&lasthop, "switch", pid);
         all_is_well(&mut lasthop, "switch", &mut a, &mut b);
-    }
+    });
 }
