@@ -4,6 +4,7 @@
 //! Ports compose: [`decorate::Capture`] and [`decorate::Faulty`] wrap any port; [`null::NullPort`] and
 //! [`loopback::LoopbackPort`] need no guest. Policy and sessions are not known here.
 
+mod alike;
 mod batch;
 mod budget;
 pub mod counters;
@@ -16,6 +17,7 @@ mod payload;
 #[cfg(test)]
 mod tests;
 
+pub use alike::Alike;
 pub use batch::{BATCH, Batch, BatchLimit, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
 pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS};

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use port::{DropReason, Frame, Port, PortId};
+use port::{Alike, DropReason, Frame, Port, PortId};
 use wire::conduct::is_ordinary;
-use wire::flow::{FlowKey, PlainHead, PlainMask};
+use wire::flow::{FlowKey, PlainMask};
 use wire::packet::Parsed;
 
 use super::Switch;
@@ -23,14 +23,12 @@ trait Look {
     /// Whether what lies behind Ethernet headers matters.
     const DEEP: bool;
     /// What the frames of a train have in common.
-    type Head<'a>
-    where
-        Self: 'a;
+    type Head;
 
     /// The key of a frame that need not be parsed, and what frames have in common with it if that is told without their keys.
-    fn begin<'a>(&'a self, from: PortId, frame: &'a Frame) -> Option<Begun<Self::Head<'a>>>;
+    fn begin(&self, from: PortId, frame: &Frame) -> Option<Begun<Self::Head>>;
     /// Whether a frame goes on as the one that a train began with.
-    fn goes_on(head: &Self::Head<'_>, frame: &Frame) -> bool;
+    fn goes_on(head: &Self::Head, frame: &Frame) -> bool;
 }
 
 /// Nothing but Ethernet matters.
@@ -38,7 +36,7 @@ struct Ethernet;
 
 impl Look for Ethernet {
     const DEEP: bool = false;
-    type Head<'a> = (u64, u64);
+    type Head = (u64, u64);
 
     #[inline(always)]
     fn begin(&self, from: PortId, frame: &Frame) -> Option<Begun<(u64, u64)>> {
@@ -57,26 +55,25 @@ impl Look for Ethernet {
 
 impl Look for PlainMask {
     const DEEP: bool = true;
-    type Head<'a> = PlainHead<'a>;
+    type Head = Alike;
 
     #[inline(always)]
-    fn begin<'a>(&'a self, from: PortId, frame: &'a Frame) -> Option<Begun<PlainHead<'a>>> {
-        let head = frame.plain_head()?;
+    fn begin(&self, from: PortId, frame: &Frame) -> Option<Begun<Alike>> {
+        let alike = Alike::new(self, frame)?;
         let headers = frame.headers.as_slice();
         let key = FlowKey::of_plain_ipv4(from.0, headers, frame.len() as usize)?;
-        Some((key, Some(PlainHead::new(self, head))))
+        Some((key, Some(alike)))
     }
 
     #[inline(always)]
-    fn goes_on(head: &PlainHead<'_>, frame: &Frame) -> bool {
-        let other = frame.plain_head();
-        other.is_some_and(|other| head.is_of(other, frame.len() as usize))
+    fn goes_on(head: &Alike, frame: &Frame) -> bool {
+        head.has(frame)
     }
 }
 
 /// How many of these frames go on as the one before them; where frames are screened, up to the first one that has to be looked at.
 #[inline(always)]
-fn followers<L: Look>(head: &L::Head<'_>, behind: &[Frame], screened: bool) -> usize {
+fn followers<L: Look>(head: &L::Head, behind: &[Frame], screened: bool) -> usize {
     let goes_on = |frame: &&Frame| L::goes_on(head, frame);
     if !screened {
         return behind.iter().take_while(goes_on).count();

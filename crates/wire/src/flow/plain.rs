@@ -112,49 +112,41 @@ impl PlainMask {
     }
 }
 
-/// What plain packets have in common whose keys agree in all that a mask counts.
+/// What plain packets must have in common with one for their keys to agree in all that a mask counts.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainHead<'a> {
-    head: &'a [u8; PLAIN_HEAD],
-    mask: &'a PlainMask,
-    last_mask: u64,
+pub struct PlainHead {
+    /// The bits of the first bytes that must be the same, in little-endian words.
+    pub mask: [u64; WORDS],
     /// The least length that IPv4 may tell.
     least: usize,
 }
 
-impl<'a> PlainHead<'a> {
-    /// What packets have in common with the one that begins with these bytes, for which there is a key by
-    /// [`FlowKey::of_plain_ipv4`].
+impl PlainHead {
+    /// What packets must have in common with the one that begins with these bytes, for which there is a key by
+    /// [`FlowKey::of_plain_ipv4`]: the bits of the mask, and [`PlainHead::fits`]. Then they are plain, and their keys agree.
     #[inline(always)]
     #[must_use]
-    pub fn new(mask: &'a PlainMask, head: &'a [u8; PLAIN_HEAD]) -> Self {
-        let (last_mask, l4_len) = match head[PROTOCOL] {
-            tcp::PROTOCOL => (mask.tcp, usize::from(head[OFFSET_AND_FLAGS] >> 4) * 4),
-            _ => (0, udp::HEADER_LEN),
+    pub fn new(mask: &PlainMask, head: &[u8; PLAIN_HEAD]) -> Self {
+        let mut words = mask.words;
+        let l4_len = match head[PROTOCOL] {
+            tcp::PROTOCOL => {
+                words[WORDS - 1] = mask.tcp;
+                usize::from(head[OFFSET_AND_FLAGS] >> 4) * 4
+            }
+            _ => udp::HEADER_LEN,
         };
         Self {
-            head,
-            mask,
-            last_mask,
+            mask: words,
             least: IPV4_HEADER + l4_len,
         }
     }
 
-    /// Whether a packet of so many bytes that begins with these is one of them: so it is plain, and its key agrees in all
-    /// that the mask counts, but for what is in no packet.
+    /// Whether the length that a packet of so many bytes tells is possible, which begins with these and has the bits of the mask.
     #[inline(always)]
     #[must_use]
-    pub fn is_of(&self, other: &[u8; PLAIN_HEAD], frame_len: usize) -> bool {
-        let (own, words) = (words_of(self.head), words_of(other));
-        let differ = |i: usize| (own[i] ^ words[i]) & self.mask.words[i];
-        // Ports first: they tell most packets apart that are not alike.
-        if differ(PORTS / 8) != 0 {
-            return false;
-        }
-        let rest = differ(0) | differ(1) | differ(2) | differ(3);
-        let last = (own[WORDS - 1] ^ words[WORDS - 1]) & self.last_mask;
+    pub fn fits(&self, other: &[u8; PLAIN_HEAD], frame_len: usize) -> bool {
         let total = usize::from(u16::from_be_bytes([other[TOTAL], other[TOTAL + 1]]));
-        rest | last == 0 && total >= self.least && total + L3 <= frame_len
+        total >= self.least && total + L3 <= frame_len
     }
 }
 
@@ -170,6 +162,17 @@ mod tests {
 
     use super::*;
     use crate::Parsed;
+
+    fn alike(
+        mask: &PlainMask,
+        one: &[u8; PLAIN_HEAD],
+        other: &[u8; PLAIN_HEAD],
+        len: usize,
+    ) -> bool {
+        let head = PlainHead::new(mask, one);
+        let differ = |i: usize| (words_of(one)[i] ^ words_of(other)[i]) & head.mask[i];
+        (0..WORDS).all(|i| differ(i) == 0) && head.fits(other, len)
+    }
 
     fn packet(tcp: bool, [tos, a, b]: [u8; 3]) -> Vec<u8> {
         let mut frame = vec![0x5a; 100];
@@ -235,14 +238,13 @@ mod tests {
                 return Ok(());
             };
             let plain = PlainMask::new(&mask);
-            let alike = PlainHead::new(&plain, start);
-            prop_assert!(alike.is_of(start, first.len()));
+            prop_assert!(alike(&plain, start, start, first.len()));
             let Some(start) = second.first_chunk() else {
                 return Ok(());
             };
             let parsed = FlowKey::new(7, &Parsed::parse(&second, second.len()));
             let same = parsed.masked(&mask) == one.masked(&mask);
-            match alike.is_of(start, second.len()) {
+            match alike(&plain, first.first_chunk().expect("a head"), start, second.len()) {
                 true => prop_assert!(same && key(&second).is_some()),
                 // Or it has a transport of other length, or another one.
                 false => prop_assert!(
@@ -286,7 +288,7 @@ mod tests {
             other[at] = value;
             let start = first.first_chunk().expect("a head");
             let other_start = other.first_chunk().expect("a head");
-            PlainHead::new(&mask, start).is_of(other_start, other.len())
+            super::tests::alike(&mask, start, other_start, other.len())
         };
         // Type of service, identification, time to live, source, low half of the destination, ports, data.
         for at in [15, 18, 22, 27, 33, 34, 37, 40, 47] {
