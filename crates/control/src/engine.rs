@@ -11,6 +11,7 @@
 //! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
 mod access;
+mod answers;
 mod captures;
 mod change;
 mod documents;
@@ -302,6 +303,10 @@ impl Engine {
         let key = self.key_of(upcall);
         let (decision, alone) = self.judge(upcall, &key, now);
         self.log_access(now, &key, &decision);
+        if let Some(frame) = self.answer_to(upcall, &key, &decision) {
+            let upcall = upcall.id;
+            return self.send(Answer::Reply { upcall, frame });
+        }
         if alone {
             let (upcall, action) = (upcall.id, decision.action);
             let except = decision.excluded().collect();

@@ -5,6 +5,7 @@
 //! addresses looks at the source of IP and ARP, as few bits of it as tell it from the ones that are allowed.
 
 mod network;
+mod sure;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -53,6 +54,8 @@ pub struct Guard {
     pub no_dhcp_server: bool,
     /// No advertisements and redirects of IPv6 routers.
     pub no_router: bool,
+    /// A segment of the port answers questions who has an address, for owners that are known for sure. That forbids nothing.
+    pub answers: bool,
 }
 
 /// The addresses that were heard first at a port where they are learned once.
@@ -84,16 +87,15 @@ const ICMPV6: u8 = 58;
 pub(crate) type Said = (Option<DropReason>, FlowMask);
 
 impl Guard {
-    /// Whether everything passes.
+    /// Whether everything passes, and nothing is answered: what frames do need not be known.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        let open = Self {
-            macs: Macs::Any,
-            addresses: Addresses::Any,
-            no_dhcp_server: false,
-            no_router: false,
-        };
-        *self == open
+        self.lets_all_pass() && !self.answers
+    }
+
+    fn lets_all_pass(&self) -> bool {
+        let forbids = self.no_dhcp_server || self.no_router;
+        self.macs == Macs::Any && !self.knows_addresses() && !forbids
     }
 
     /// Whether it looks at more than addresses of Ethernet.
@@ -101,15 +103,19 @@ impl Guard {
         self.addresses != Addresses::Any
     }
 
-    /// Whether frames that do this are decided one by one, because what they claim is in no flow key.
+    /// Whether frames with this key are decided one by one, because what they claim or ask is in no flow key.
     #[must_use]
-    pub fn asks_one_by_one(&self, conduct: Conduct) -> bool {
-        conduct == Conduct::Neighbour && self.knows_addresses()
+    pub fn asks_one_by_one(&self, key: &FlowKey) -> bool {
+        match key.conduct() {
+            Conduct::Neighbour if self.knows_addresses() => true,
+            Conduct::Neighbour | Conduct::Question => self.answers && key.dmac().is_multicast(),
+            _ => false,
+        }
     }
 
     /// Asks about a frame.
     pub(crate) fn check(&self, bound: &Bound, key: &FlowKey) -> Said {
-        if self.is_open() {
+        if self.lets_all_pass() {
             return (None, FlowMask::NONE);
         }
         let forbidden = |reason| (Some(reason), FlowMask::NONE);
@@ -335,6 +341,7 @@ impl Guards {
         addresses: Addresses::Any,
         no_dhcp_server: false,
         no_router: false,
+        answers: false,
     };
 
     /// The ports whose guard is another.

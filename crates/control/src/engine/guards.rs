@@ -50,9 +50,12 @@ impl Engine {
     pub(super) fn compiled(&mut self, model: &Model, epoch: u64) -> Result<Program, CompileError> {
         let program = Program::compile(model, epoch)?;
         let specs = self.saved.wanted.ports.clone();
+        let segments = self.saved.wanted.segments.clone();
         let guards = specs.iter().map(|spec| {
             let id = self.saved.port_id(&spec.name);
-            (id, wanted::guard_of(spec))
+            let answers = wanted::answers_for(&segments, spec);
+            let guard = wanted::guard_of(spec);
+            (id, Guard { answers, ..guard })
         });
         let guards: Guards = guards.collect();
         Ok(program.with_guards(guards))
@@ -89,7 +92,7 @@ impl Engine {
         }
         let conduct = Conduct::of(headers, frame_len);
         let key = key.with_conduct(conduct);
-        match guard.asks_one_by_one(conduct) {
+        match guard.asks_one_by_one(&key) {
             // In the switch there is a number that keeps such frames apart.
             true => key.with_l4_ports(0, 0),
             false => key,
@@ -110,7 +113,7 @@ impl Engine {
         self.inquiries.seen.note(now, segment, key);
         let port = PortId(key.in_port());
         let guard = self.program.guard(port);
-        let alone = guard.asks_one_by_one(key.conduct());
+        let alone = guard.asks_one_by_one(key);
         let said = alone.then(|| Neighbour::in_frame(&upcall.headers, upcall.frame_len as usize));
         let claims = said.flatten().and_then(|said| said.claims);
         let bound = self.known(now).bound(port);

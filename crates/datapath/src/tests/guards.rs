@@ -1,8 +1,12 @@
 //! Guards: a frame that does what its guest may not is told from those that it travels with.
 
+use channel::records::Answer;
+use policy::Action;
 use policy::guard::{Guard, Macs};
 use port::{DropReason, Offload};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+use wire::MacAddr;
+use wire::build::PacketBuilder;
 
 use super::bench::{BLUE, Bench, Move::*};
 
@@ -132,4 +136,74 @@ fn a_spoofed_source_makes_one_flow_of_nothing_above_ethernet() {
     });
     assert_eq!(bench.switch.figures().flows, 1);
     assert!(!bench.switch.flows.looks_above_ethernet());
+}
+
+/// Port 1 is in a segment that answers.
+fn answering() -> Bench {
+    let mut bench = bench("");
+    let answers = Guard {
+        answers: true,
+        ..Guard::default()
+    };
+    bench.set_guard(1, answers);
+    bench
+}
+
+fn asks(last: u8) -> Vec<u8> {
+    PacketBuilder::new(MacAddr(mac(1)), MacAddr::BROADCAST)
+        .arp_request([10, 0, 0, 1], [10, 0, 0, last])
+        .pad_to(60)
+        .build()
+}
+
+#[test]
+fn frames_that_are_decided_one_by_one_wait_each_for_its_own_answer() {
+    let mut bench = answering();
+    // The same but for what no key has, in one batch and in two.
+    send(&mut bench, &[asks(2), asks(2)]);
+    bench.send(1, &asks(3));
+    assert_eq!(bench.ring.upcalls.len(), 3);
+    bench.answer_once(Action::Drop(DropReason::AclDenied));
+    assert!(bench.port(2).frames().is_empty());
+    bench.answer_once(Action::flood(BLUE));
+    assert_eq!(bench.port(2).frames(), [asks(2)]);
+    bench.answer_once(Action::flood(BLUE));
+    assert_eq!(bench.port(2).frames(), [asks(3)]);
+    assert_eq!(bench.switch.figures().flows, 0);
+}
+
+#[test]
+fn who_asks_gets_the_reply_and_nobody_the_question() {
+    let mut bench = answering();
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 46]);
+    let answer = |bench: &mut Bench, frame: &[u8]| {
+        let upcall = bench.ring.upcalls.remove(0).id;
+        let frame = frame.to_vec();
+        bench
+            .switch
+            .answer(Answer::Reply { upcall, frame }, bench.now);
+        upcall
+    };
+    let answered = Drop(1, DropReason::Answered, 1);
+    let moves = [
+        From(1, 1, 60),
+        Misses(1),
+        Upcalls(1),
+        answered,
+        To(1, 1, 60),
+    ];
+    bench.step(&moves, |b| {
+        b.send(1, &asks(2));
+        answer(b, &reply);
+    });
+    assert_eq!(bench.port(1).frames(), std::slice::from_ref(&reply));
+    assert!(bench.port(2).frames().is_empty() && bench.port(3).frames().is_empty());
+    // An answer to what is answered, and one that is longer than any.
+    bench.send(1, &asks(2));
+    let upcall = answer(&mut bench, &[2; 9000]);
+    let frame = reply.clone();
+    let again = Answer::Reply { upcall, frame };
+    bench.step(&[], |b| b.switch.answer(again, b.now));
+    assert!(bench.port(1).frames().is_empty());
+    bench.finish();
 }
