@@ -503,6 +503,15 @@ fn questions_for_known_addresses_are_answered_and_nobody_else_hears_them() {
         scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 7])]);
     }
 
+    turn.step("what would be answered is told");
+    let told = |scene: &Scene, who: &str| {
+        let asked = format!("ether {OWN} > {ALL} arp who-has {who} tell 10.0.0.1");
+        scene.lasthop.ok(&["trace", "--port", "vm1", &asked])
+    };
+    let answer = format!("answered to vm1 alone: 10.0.0.2 is at {OTHER}");
+    assert!(told(&scene, "10.0.0.2").contains(&answer));
+    assert!(told(&scene, "10.0.0.7").contains("flooded to"));
+
     turn.step("control dies");
     scene.kill_control();
     answered(&mut scene);

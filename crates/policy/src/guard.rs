@@ -15,6 +15,7 @@ use wire::flow::KeyState;
 use wire::{Conduct, EtherType, FlowKey, FlowMask, MacAddr, udp};
 
 pub use network::Network;
+pub use sure::Owner;
 
 /// Source addresses of Ethernet.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -69,6 +70,17 @@ pub struct Bound {
     pub link_local: Option<Ipv6Addr>,
     /// Of IPv6 otherwise.
     pub v6: Option<Ipv6Addr>,
+}
+
+impl Bound {
+    /// The addresses of IP.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let v6 = [self.link_local, self.v6].map(|v6| v6.map(IpAddr::V6));
+        self.v4
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(v6.into_iter().flatten())
+    }
 }
 
 /// Bits of an address that count: as few as decide, but of few different numbers, because each makes a mask.
@@ -280,21 +292,19 @@ impl Guard {
         };
         // Those that are decided one by one.
         let special = Network::SPECIAL.into_iter().any(|one| one.meets(&all));
-        let bound = [
-            bound.v4.map(IpAddr::V4),
-            bound.link_local.map(IpAddr::V6),
-            bound.v6.map(IpAddr::V6),
-        ];
-        let is_bound = bound.into_iter().flatten().any(|own| all.contains(own));
+        let is_bound = bound.addresses().any(|own| all.contains(own));
         let within = listed.iter().any(|network| network.covers(&all));
         let apart = !listed.iter().any(|network| network.meets(&all));
         !special && (within || (apart && !is_bound && !self.awaits(&all, bound)))
     }
 
     /// Whether the first address that is heard of such a network will be bound: until then each is asked about.
-    fn awaits(&self, all: &Network, [v4, _, v6]: [Option<IpAddr>; 3]) -> bool {
-        let open = if all.is_v4() { v4 } else { v6 };
-        self.addresses == Addresses::Learned && open.is_none()
+    fn awaits(&self, all: &Network, bound: &Bound) -> bool {
+        let is_open = match all.is_v4() {
+            true => bound.v4.is_none(),
+            false => bound.v6.is_none(),
+        };
+        self.addresses == Addresses::Learned && is_open
     }
 }
 

@@ -128,6 +128,7 @@ impl Engine {
         let new = guard.bind(&bound, key, claims);
         if new != bound {
             self.saved.bound.insert(port, new);
+            self.owners.outdate();
             self.unsaved_move = true;
             tracing::info!(port = self.port_name(port), ?new, "bound");
         }
@@ -173,7 +174,7 @@ impl Engine {
                 PortPhase::Waiting | PortPhase::Dialing => {
                     self.saved.bound.remove(&state.config.id);
                 }
-                _ => drop(self.connected.insert(state.config.id)),
+                phase => drop(self.connected.insert(state.config.id, phase)),
             }
         }
         // What was bound just before the end is not in the file, but has flows.
@@ -190,12 +191,12 @@ impl Engine {
     pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) {
         match phase {
             PortPhase::Waiting | PortPhase::Dialing => {
-                if self.connected.remove(&port) {
+                if self.connected.remove(&port).is_some() {
                     self.unbind(port);
                 }
             }
             PortPhase::Connected | PortPhase::Up | PortPhase::Faulted => {
-                self.connected.insert(port);
+                self.connected.insert(port, phase);
             }
         }
     }

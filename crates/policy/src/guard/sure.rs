@@ -6,12 +6,21 @@ use wire::MacAddr;
 
 use super::{Addresses, Bound, Guard, Macs, Network};
 
+/// Whose an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its station.
+    pub mac: MacAddr,
+    /// The address is in the list of the guard, and not just what the guest was heard to say first.
+    pub listed: bool,
+}
+
 impl Guard {
     /// The station of the port's guest, if the guest surely has this address and is the only one who may say so there: it has one
     /// address of Ethernet, and this one is in its list by itself, or was bound. A network is no answer, and where the guest may be an
     /// IPv6 router nobody else can say whether it is one, as every advertisement must (RFC 4861, 4.4).
     #[must_use]
-    pub fn surely(&self, bound: &Bound, address: IpAddr) -> Option<MacAddr> {
+    pub fn surely(&self, bound: &Bound, address: IpAddr) -> Option<Owner> {
         if address.is_ipv6() && !self.no_router {
             return None;
         }
@@ -23,14 +32,18 @@ impl Guard {
                 _ => None,
             },
         };
-        let alone = |network: &Network| network.is_host() && network.contains(address);
-        let listed = match &self.addresses {
-            Addresses::Any => return None,
-            Addresses::Learned => false,
-            Addresses::Only(networks) => networks.iter().any(alone),
+        let listed = self.listed().any(|own| own == address);
+        let is_bound = self.knows_addresses() && bound.addresses().any(|own| own == address);
+        let owner = owner.filter(|_| listed || is_bound).map(MacAddr);
+        owner.map(|mac| Owner { mac, listed })
+    }
+
+    /// The addresses that are listed by themselves.
+    pub fn listed(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let networks = match &self.addresses {
+            Addresses::Only(networks) => networks.as_slice(),
+            Addresses::Any | Addresses::Learned => &[],
         };
-        let v6 = [bound.link_local, bound.v6].map(|v6| v6.map(IpAddr::V6));
-        let is_bound = v6.contains(&Some(address)) || bound.v4.map(IpAddr::V4) == Some(address);
-        owner.filter(|_| listed || is_bound).map(MacAddr)
+        networks.iter().filter_map(Network::host)
     }
 }

@@ -7,7 +7,7 @@ use wire::flow::KeyState;
 use wire::{Conduct, EtherType, FlowMask};
 
 use super::*;
-use crate::guard::{Addresses, Bound, Guard, Guards, Macs, Network};
+use crate::guard::{Addresses, Bound, Guard, Guards, Macs, Network, Owner};
 use crate::{Action, Decision, DropReason, decide};
 
 /// Port 1 is guarded so.
@@ -505,9 +505,17 @@ fn an_address_is_surely_a_guests_when_it_alone_is_said_or_was_bound() {
         no_router: true,
         ..only(&["10.0.0.1", "10.1.0.0/16", "2001:db8::1"])
     };
+    let owner = |n, listed| {
+        Some(Owner {
+            mac: mac(n),
+            listed,
+        })
+    };
     let nothing = Bound::default();
-    assert_eq!(one.surely(&nothing, at("10.0.0.1")), Some(mac(1)));
-    assert_eq!(one.surely(&nothing, at("2001:db8::1")), Some(mac(1)));
+    assert_eq!(one.surely(&nothing, at("10.0.0.1")), owner(1, true));
+    assert_eq!(one.surely(&nothing, at("2001:db8::1")), owner(1, true));
+    let listed: Vec<IpAddr> = one.listed().collect();
+    assert_eq!(listed, [at("10.0.0.1"), at("2001:db8::1")]);
     for other in ["10.0.0.2", "10.1.0.1", "2001:db8::2", "fe80::1", "0.0.0.0"] {
         assert_eq!(one.surely(&nothing, at(other)), None, "{other}");
     }
@@ -517,7 +525,7 @@ fn an_address_is_surely_a_guests_when_it_alone_is_said_or_was_bound() {
         link_local: Some("fe80::1".parse().unwrap()),
         v6: Some("2001:db8::7".parse().unwrap()),
     };
-    assert_eq!(one.surely(&bound, at("fe80::1")), Some(mac(1)));
+    assert_eq!(one.surely(&bound, at("fe80::1")), owner(1, false));
     let learned = Guard {
         macs: Macs::Learned,
         addresses: Addresses::Learned,
@@ -525,7 +533,7 @@ fn an_address_is_surely_a_guests_when_it_alone_is_said_or_was_bound() {
         ..Guard::default()
     };
     for own in ["10.0.0.7", "fe80::1", "2001:db8::7"] {
-        assert_eq!(learned.surely(&bound, at(own)), Some(mac(2)), "{own}");
+        assert_eq!(learned.surely(&bound, at(own)), owner(2, false), "{own}");
         assert_eq!(learned.surely(&nothing, at(own)), None, "{own}");
     }
     // Several stations, any addresses, and a router of IPv6, which says so itself.
@@ -545,6 +553,6 @@ fn an_address_is_surely_a_guests_when_it_alone_is_said_or_was_bound() {
         no_router: false,
         ..one
     };
-    assert_eq!(router.surely(&nothing, at("10.0.0.1")), Some(mac(1)));
+    assert_eq!(router.surely(&nothing, at("10.0.0.1")), owner(1, true));
     assert_eq!(router.surely(&nothing, at("2001:db8::1")), None);
 }
