@@ -236,7 +236,9 @@ fn each_segment_has_its_own_owners() {
     let (world, mut engine) = world();
     engine.add_port(listed("e", "red", 5)).unwrap();
     engine.add_port(port("f", "red")).unwrap();
-    [4, 5].map(|port| phase(&world, &mut engine, port, PortPhase::Up));
+    [4, 5]
+        .into_iter()
+        .for_each(|port| phase(&world, &mut engine, port, PortPhase::Up));
     let asked = send(&world, &mut engine, 5, &who_has(OWNED));
     assert!(matches!(asked, Answer::Install { .. }), "{asked:?}");
     suppress(&mut engine, "red", true);
