@@ -584,7 +584,8 @@ guard = { addresses = ["10.0.0.2"] }
     let finds = |guest: &mut Guest, other: &str, answered: u64| {
         guest.run("ip neigh flush all");
         let before = lasthop.stats();
-        let lost = ping(guest, other, 20).lost();
+        // All may wait for the answer, and their replies come at once then: a dozen are what the socket of busybox has room for.
+        let lost = ping(guest, other, 10).lost();
         let moved = lasthop.stats().since(&before);
         let count = moved.drops().get("answered").copied().unwrap_or_default();
         assert_eq!((lost, count.min(1)), (0, answered), "{moved:?}");
