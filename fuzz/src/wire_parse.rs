@@ -5,7 +5,8 @@ use wire::conduct::{Conduct, Neighbour, is_ordinary};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::{Fragment, L3, Parsed};
 use wire::vlan::{HeaderBuf, VlanTci};
-use wire::{EtherType, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use wire::question::Question;
+use wire::{EtherType, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 /// Two bytes of frame length, then the frame's first bytes.
 pub fn run(data: &[u8]) {
@@ -33,6 +34,12 @@ fn conduct(headers: &[u8], frame_len: usize) {
     let said = Neighbour::in_frame(headers, frame_len);
     let discovery = said.is_some_and(|said| said.target.is_some());
     assert_eq!(discovery, conduct == Conduct::Neighbour);
+    if let Some(question) = Question::in_frame(headers, frame_len) {
+        assert!(matches!(conduct, Conduct::Neighbour | Conduct::Question));
+        let answer = question.answer(MacAddr([2; 6]));
+        assert!(answer.len() <= wire::question::MAX);
+        assert_eq!(Question::in_frame(&answer, answer.len()), None);
+    }
     assert_eq!(FlowKey::default().with_conduct(conduct).conduct(), conduct);
 }
 

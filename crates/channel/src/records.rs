@@ -60,6 +60,13 @@ pub enum Answer {
         /// Whom a flood leaves out.
         except: Vec<PortId>,
     },
+    /// Give the sender of the parked frame this one, in the owner's place whom it asks for, and the frame to nobody.
+    Reply {
+        /// The upcall that it answers.
+        upcall: u64,
+        /// What the sender gets, untagged.
+        frame: Vec<u8>,
+    },
     /// Forget flows that were installed so far; those that are installed by later answers stay.
     Forget(Stale),
 }

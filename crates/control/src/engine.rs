@@ -11,6 +11,7 @@
 //! differs from the wanted state, publish the program, say ready. See [`Engine::start`].
 
 mod access;
+mod answers;
 mod captures;
 mod change;
 mod documents;
@@ -29,7 +30,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
-use channel::switching::{PortConfig, StationUse};
+use channel::switching::{PortConfig, PortPhase, StationUse};
 use policy::{Lookup, Program};
 use port::PortId;
 use port::counters::Counters;
@@ -59,6 +60,7 @@ use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
+use answers::Owners;
 use captures::Captures;
 use doors::Doors;
 use inquiries::Inquiries;
@@ -104,8 +106,9 @@ pub struct Engine {
     saved: Saved,
     /// What the switch has.
     ports: BTreeMap<PortId, PortConfig>,
-    /// Those with a guest or a driver.
-    connected: BTreeSet<PortId>,
+    /// Those with a guest or a driver, and how far that is.
+    connected: BTreeMap<PortId, PortPhase>,
+    owners: Owners,
     /// Of those of them that have any.
     limits: BTreeMap<PortId, limits::Limits>,
     /// Mirrors that the switch has.
@@ -194,7 +197,8 @@ impl Engine {
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
             file,
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
-            connected: BTreeSet::new(),
+            connected: BTreeMap::new(),
+            owners: Owners::default(),
             limits: adopted.limits.into_iter().collect(),
             mirrors: adopted.mirrors,
             program: Program::default(),
@@ -303,6 +307,10 @@ impl Engine {
         let (decision, alone) = self.judge(upcall, &key, now);
         self.log_access(now, &key, &decision);
         if alone {
+            if let Some(reply) = self.reply_to_upcall(upcall, &key, &decision) {
+                let (upcall, frame) = (upcall.id, reply.frame);
+                return self.send(Answer::Reply { upcall, frame });
+            }
             let (upcall, action) = (upcall.id, decision.action);
             let except = decision.excluded().collect();
             return self.send(Answer::Once {

@@ -32,7 +32,7 @@ pub use check::check;
 pub(crate) use check::quoted;
 pub use device::{driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
-pub use guard::{guard_of, guard_status};
+pub use guard::{answers_for, guard_of, guard_status};
 pub use invalid::{Bound, Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
 pub use limits::limits_of;
@@ -55,6 +55,7 @@ pub fn normalise(state: &mut WantedState) {
         let default = SegmentSpec {
             name: DEFAULT_SEGMENT.to_owned(),
             vlan: None,
+            neighbour_suppression: false,
         };
         state.segments.insert(0, default);
     }
@@ -87,6 +88,7 @@ pub fn segments(state: &WantedState) -> Vec<SegmentStatus> {
     let status = |segment: &SegmentSpec| SegmentStatus {
         name: segment.name.clone(),
         vlan: segment.vlan,
+        neighbour_suppression: segment.neighbour_suppression,
         ports: members(&segment.name),
     };
     state.segments.iter().map(status).collect()

@@ -175,6 +175,11 @@ impl<P: Port> Switch<P> {
                 self.note_answered(Some(upcall));
                 self.answer_once(Some(upcall), action, except);
             }
+            Answer::Reply { upcall, frame } => {
+                self.to_do.effort.charge(SEEK);
+                self.note_answered(Some(upcall));
+                self.reply(upcall, &frame);
+            }
             Answer::Forget(Stale::Station { segment, mac }) => {
                 self.to_do.effort.charge(SEEK);
                 self.forget_station(segment, MacAddr(mac), 0);
@@ -200,6 +205,17 @@ impl<P: Port> Switch<P> {
             }
             None => self.send_on(Action::Drop(DropReason::UpcallFull), frames),
         }
+    }
+
+    /// Answers the sender of a frame that waited, with the tag that it came with.
+    fn reply(&mut self, upcall: u64, frame: &[u8]) {
+        let Some(waiting) = self.parking.release(upcall) else {
+            return;
+        };
+        let (asker, tag) = (waiting.port(), waiting.key.vlan());
+        let asked = waiting.into_frames().collect();
+        self.send_on(Action::Drop(DropReason::Answered), asked);
+        self.send_own(asker, tag, frame);
     }
 
     /// Does with frames that waited what control says.

@@ -137,7 +137,8 @@ impl Parking {
         self.shares.get(&port).is_none_or(fits)
     }
 
-    /// A number for a question behind which no frame waits.
+    /// A number that no question has and no other call gives: for a question behind which no frame waits, and for a frame that is
+    /// decided alone.
     pub(crate) fn number(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id

@@ -3,9 +3,9 @@
 //! What a sender is told is a frame to it as any other, and costs more than the frame that it sent: so there are only so many a
 //! second for each port, from each worker.
 
-use port::{Offload, Payload, Port};
+use port::{Offload, Payload, Port, PortId};
 use wire::SNAPSHOT;
-use wire::vlan::{HeaderBuf, VlanTci};
+use wire::vlan::{CAP, HeaderBuf, VlanTci};
 
 use crate::fabric::{Fabric, InHand};
 
@@ -13,7 +13,7 @@ use crate::fabric::{Fabric, InHand};
 /// all; `icmp_msgs_per_sec`, ip-sysctl.)
 pub(crate) const PER_SECOND: u32 = 200;
 // All of what is told fits into the buffer for headers.
-const _: () = assert!(wire::reject::MAX <= wire::vlan::CAP);
+const _: () = assert!(wire::reject::MAX <= CAP && wire::question::MAX <= CAP);
 const SECOND: u64 = 1_000_000_000;
 
 /// What of a port's second is used up.
@@ -54,15 +54,21 @@ impl<P: Port> Fabric<P> {
         let Some(told) = wire::reject::refusal(&headers, len) else {
             return;
         };
+        self.give_own(from, Some(tag.vid), &told);
+    }
+
+    /// Gives a port an untagged frame of our own, which fits into the buffer for headers, as a frame with this tag was answered
+    /// that came from there.
+    pub(crate) fn give_own(&mut self, to: PortId, tag: Option<u16>, frame: &[u8]) {
         let mut headers = HeaderBuf::default();
-        headers.fill(told.len()).copy_from_slice(&told);
-        let answer = InHand {
+        headers.fill(frame.len()).copy_from_slice(frame);
+        let own = InHand {
             headers: &mut headers,
             payload: &Payload::empty(),
             offload: Offload::default(),
-            from,
+            from: to,
         };
-        let tag = Some(tag.vid).filter(|vid| *vid != 0);
-        self.deliver(from, tag, VlanTci::new(0), answer);
+        let tag = tag.filter(|vid| *vid != 0);
+        self.deliver(to, tag, VlanTci::new(0), own);
     }
 }

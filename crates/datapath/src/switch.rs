@@ -16,6 +16,7 @@ mod billing;
 mod guests;
 mod holding;
 pub(crate) mod piece;
+mod reply;
 mod screen;
 mod trains;
 mod waiting;

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-use e2e::guest::GuestSpec;
+use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::traffic::{ping, unreachable};
@@ -56,7 +56,11 @@ struct Scene {
 
 impl Scene {
     fn new(guard: &str) -> Self {
-        let lasthop = Lasthop::start(&config(guard));
+        Self::start(&config(guard))
+    }
+
+    fn start(config: &str) -> Self {
+        let lasthop = Lasthop::start(config);
         let connect = |name: &str| {
             let config = GuestConfig::default();
             FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
@@ -417,6 +421,179 @@ socket = "vm2.sock"
     assert!(unreachable(&mut vm2, "10.0.0.1"));
     let moved = lasthop.stats().since(&before);
     assert!(moved.get("vm2.drops.spoofed-mac") > 0, "{moved:?}");
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// A segment that answers, its uplink-like observer, a guest who asks and one who has an address.
+fn answering(owner: &str) -> String {
+    format!(
+        r#"{}
+[[port]]
+name = "owner"
+kind = "vhost-user"
+socket = "owner.sock"
+guard = {{ macs = ["{OTHER}"], addresses = ["{owner}", "2001:db8::2"] }}
+
+[[segment]]
+name = "default"
+neighbour_suppression = true
+"#,
+        config("guard = { macs = \"any\" }")
+    )
+}
+
+/// The frames that the next few that arrive are, and no more.
+fn arrives(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
+    let got = guest.recv_count(count, SOON);
+    let got = got.expect("the device keeps the rules");
+    assert_eq!(got.len(), count);
+    got.into_iter().map(|got| got.frame).collect()
+}
+
+fn asks(sender: [u8; 4], target: [u8; 4]) -> PacketBuilder {
+    PacketBuilder::new(OWN, ALL).arp_request(sender, target)
+}
+
+fn solicits() -> PacketBuilder {
+    let option = [&[1, 1][..], &OWN.0].concat();
+    let body = [&ip6("2001:db8::2").octets()[..], &option].concat();
+    PacketBuilder::new(OWN, MacAddr([0x33, 0x33, 0xff, 0, 0, 2]))
+        .ipv6(ip6("2001:db8::1"), ip6("ff02::1:ff00:2"))
+        .ttl(255)
+        .icmp(135, 0, [0; 4])
+        .payload(&body)
+}
+
+#[test]
+fn questions_for_known_addresses_are_answered_and_nobody_else_hears_them() {
+    let turn = turn();
+    let mut scene = Scene::start(&answering("10.0.0.2"));
+    let socket = scene.lasthop.socket("owner.sock");
+    let mut owner =
+        FakeGuest::connect(&socket, GuestConfig::default()).expect("the port takes a guest");
+    scene.lasthop.wait_port("owner", "up");
+    let known = [
+        asks([10, 0, 0, 1], [10, 0, 0, 2]),
+        asks([0; 4], [10, 0, 0, 2]),
+        solicits(),
+    ];
+    let reply = |tell: [u8; 4]| {
+        let reply = PacketBuilder::new(OTHER, OWN);
+        reply.arp(2, [10, 0, 0, 2], OWN, tell).build()
+    };
+    let answered = |scene: &mut Scene| {
+        let before = scene.lasthop.stats();
+        known.iter().for_each(|frame| scene.send(frame));
+        let got = arrives(&mut scene.guest, known.len());
+        assert_eq!(got[..2], [reply([10, 0, 0, 1]), reply([0; 4])]);
+        let option = [&[2, 1][..], &OTHER.0].concat();
+        assert_eq!(
+            (got[2][54], got[2][58], &got[2][78..]),
+            (136, 0x60, &option[..])
+        );
+        scene.drops(&before, "answered", known.len());
+        let honest = scene.honest();
+        scene.passed(&[honest]);
+    };
+    turn.step("what is known, three times");
+    (0..3).for_each(|_| answered(&mut scene));
+    turn.step("what is not, each time");
+    for _ in 0..3 {
+        scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 7])]);
+    }
+
+    turn.step("what would be answered is told");
+    let told = |scene: &Scene, who: &str| {
+        let asked = format!("ether {OWN} > {ALL} arp who-has {who} tell 10.0.0.1");
+        scene.lasthop.ok(&["trace", "--port", "vm1", &asked])
+    };
+    let answer = format!("answered to vm1 alone: 10.0.0.2 is at {OTHER}");
+    assert!(told(&scene, "10.0.0.2").contains(&answer));
+    assert!(told(&scene, "10.0.0.7").contains("flooded to"));
+
+    turn.step("control dies");
+    scene.kill_control();
+    answered(&mut scene);
+
+    turn.step("the owner has another address");
+    let file = scene.lasthop.socket("new.toml");
+    std::fs::write(&file, answering("10.0.0.7")).expect("the file can be written");
+    scene.lasthop.ok(&["apply", &file.display().to_string()]);
+    scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 2])]);
+    scene.send(&asks([10, 0, 0, 1], [10, 0, 0, 7]));
+    let got = arrives(&mut scene.guest, 1);
+    assert_eq!(
+        (&got[0][6..12], &got[0][28..32]),
+        (&OTHER.0[..], &[10, 0, 0, 7][..])
+    );
+
+    turn.step("the owner is gone");
+    owner.disconnect().expect("the guest leaves");
+    scene.lasthop.wait_port("owner", "waiting");
+    scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 7])]);
+
+    turn.step("it is over");
+    let off = [
+        "segment",
+        "set",
+        "default",
+        "--neighbour-suppression",
+        "false",
+    ];
+    scene.lasthop.ok(&off);
+    scene.passed(&[asks([10, 0, 0, 1], [10, 0, 0, 7]), solicits()]);
+    scene.lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn real_guests_find_one_another_where_questions_are_answered() {
+    let turn = turn();
+    let lasthop = Lasthop::start(
+        r#"
+[switch]
+name = "host1"
+
+[[segment]]
+name = "default"
+neighbour_suppression = true
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+guard = { addresses = "learned-once" }
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+guard = { addresses = ["10.0.0.2"] }
+"#,
+    );
+    turn.step("boot two guests");
+    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+        .ip("10.0.0.2/24")
+        .start();
+    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    turn.step("each finds the other");
+    let finds = |guest: &mut Guest, other: &str, answered: u64| {
+        guest.run("ip neigh flush all");
+        let before = lasthop.stats();
+        // All may wait for the answer, and their replies come at once then: a dozen are what the socket of busybox has room for.
+        let lost = ping(guest, other, 10).lost();
+        let moved = lasthop.stats().since(&before);
+        let count = moved.drops().get("answered").copied().unwrap_or_default();
+        assert_eq!((lost, count.min(1)), (0, answered), "{moved:?}");
+    };
+    // Who has not spoken yet has no MAC address that is known.
+    finds(&mut vm1, "10.0.0.2", 0);
+    finds(&mut vm2, "10.0.0.1", 1);
+    finds(&mut vm1, "10.0.0.2", 1);
     lasthop.stop();
     turn.step("done");
 }

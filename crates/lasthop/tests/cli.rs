@@ -118,10 +118,10 @@ fn a_port_is_added_changed_and_removed() {
 fn segments_and_what_was_learned() {
     let fake = Fake::start();
     let text = "\
-SEGMENT  VLAN  PORTS
-default     -
-blue       10  vm1,vm2
-red         -  vm2
+SEGMENT  VLAN  QUESTIONS  PORTS
+default     -  flooded
+blue       10  flooded    vm1,vm2
+red         -  flooded    vm2
 ";
     assert_eq!(fake.prints("segment list"), text);
     let red = json!({"name": "red", "vlan": null, "ports": ["vm2"]});

@@ -5,6 +5,7 @@
 //! addresses looks at the source of IP and ARP, as few bits of it as tell it from the ones that are allowed.
 
 mod network;
+mod sure;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,6 +15,7 @@ use wire::flow::KeyState;
 use wire::{Conduct, EtherType, FlowKey, FlowMask, MacAddr, udp};
 
 pub use network::Network;
+pub use sure::Owner;
 
 /// Source addresses of Ethernet.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -53,6 +55,8 @@ pub struct Guard {
     pub no_dhcp_server: bool,
     /// No advertisements and redirects of IPv6 routers.
     pub no_router: bool,
+    /// A segment of the port answers questions who has an address, for owners that are known for sure. That forbids nothing.
+    pub answers: bool,
 }
 
 /// The addresses that were heard first at a port where they are learned once.
@@ -66,6 +70,17 @@ pub struct Bound {
     pub link_local: Option<Ipv6Addr>,
     /// Of IPv6 otherwise.
     pub v6: Option<Ipv6Addr>,
+}
+
+impl Bound {
+    /// The addresses of IP.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let v6 = [self.link_local, self.v6].map(|v6| v6.map(IpAddr::V6));
+        self.v4
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(v6.into_iter().flatten())
+    }
 }
 
 /// Bits of an address that count: as few as decide, but of few different numbers, because each makes a mask.
@@ -84,16 +99,15 @@ const ICMPV6: u8 = 58;
 pub(crate) type Said = (Option<DropReason>, FlowMask);
 
 impl Guard {
-    /// Whether everything passes.
+    /// Whether everything passes, and nothing is answered: what frames do need not be known.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        let open = Self {
-            macs: Macs::Any,
-            addresses: Addresses::Any,
-            no_dhcp_server: false,
-            no_router: false,
-        };
-        *self == open
+        self.lets_all_pass() && !self.answers
+    }
+
+    fn lets_all_pass(&self) -> bool {
+        let forbids = self.no_dhcp_server || self.no_router;
+        self.macs == Macs::Any && !self.knows_addresses() && !forbids
     }
 
     /// Whether it looks at more than addresses of Ethernet.
@@ -101,15 +115,19 @@ impl Guard {
         self.addresses != Addresses::Any
     }
 
-    /// Whether frames that do this are decided one by one, because what they claim is in no flow key.
+    /// Whether frames with this key are decided one by one, because what they claim or ask is in no flow key.
     #[must_use]
-    pub fn asks_one_by_one(&self, conduct: Conduct) -> bool {
-        conduct == Conduct::Neighbour && self.knows_addresses()
+    pub fn asks_one_by_one(&self, key: &FlowKey) -> bool {
+        match key.conduct() {
+            Conduct::Neighbour if self.knows_addresses() => true,
+            Conduct::Neighbour | Conduct::Question => self.answers && key.dmac().is_multicast(),
+            _ => false,
+        }
     }
 
     /// Asks about a frame.
     pub(crate) fn check(&self, bound: &Bound, key: &FlowKey) -> Said {
-        if self.is_open() {
+        if self.lets_all_pass() {
             return (None, FlowMask::NONE);
         }
         let forbidden = |reason| (Some(reason), FlowMask::NONE);
@@ -274,21 +292,19 @@ impl Guard {
         };
         // Those that are decided one by one.
         let special = Network::SPECIAL.into_iter().any(|one| one.meets(&all));
-        let bound = [
-            bound.v4.map(IpAddr::V4),
-            bound.link_local.map(IpAddr::V6),
-            bound.v6.map(IpAddr::V6),
-        ];
-        let is_bound = bound.into_iter().flatten().any(|own| all.contains(own));
+        let is_bound = bound.addresses().any(|own| all.contains(own));
         let within = listed.iter().any(|network| network.covers(&all));
         let apart = !listed.iter().any(|network| network.meets(&all));
         !special && (within || (apart && !is_bound && !self.awaits(&all, bound)))
     }
 
     /// Whether the first address that is heard of such a network will be bound: until then each is asked about.
-    fn awaits(&self, all: &Network, [v4, _, v6]: [Option<IpAddr>; 3]) -> bool {
-        let open = if all.is_v4() { v4 } else { v6 };
-        self.addresses == Addresses::Learned && open.is_none()
+    fn awaits(&self, all: &Network, bound: &Bound) -> bool {
+        let is_open = match all.is_v4() {
+            true => bound.v4.is_none(),
+            false => bound.v6.is_none(),
+        };
+        self.addresses == Addresses::Learned && is_open
     }
 }
 
@@ -335,6 +351,7 @@ impl Guards {
         addresses: Addresses::Any,
         no_dhcp_server: false,
         no_router: false,
+        answers: false,
     };
 
     /// The ports whose guard is another.

@@ -66,6 +66,8 @@ drop_reasons! {
     Storm "storm" "The port has sent more frames for many, or for a station that nobody knows, than it may."
     // Counted at the port that the frame was for.
     RateLimited "rate-limited" "The receiving port's limit was reached."
+    // Counted at the port that sent the frame. No loss.
+    Answered "answered" "It asked for an address whose owner is known, and got its answer from the switch."
 }
 
 impl std::fmt::Display for DropReason {

@@ -24,8 +24,8 @@ const DHCPV6: (u16, u16) = (547, 546);
 /// ICMPv6 types (RFC 4861, 4).
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+pub(crate) const NEIGHBOUR_SOLICITATION: u8 = 135;
+pub(crate) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 /// Options that bring a link-layer address (RFC 4861, 4.6.1).
 const LINK_LAYER_OPTIONS: [u8; 2] = [1, 2];
@@ -54,6 +54,8 @@ pub enum Conduct {
     Router = 4,
     /// What is in it cannot be told.
     Unreadable = 5,
+    /// A request of ARP to everybody who has another's address, which does not contradict itself; see [`crate::question`].
+    Question = 6,
 }
 
 impl Conduct {
@@ -66,6 +68,7 @@ impl Conduct {
             2 => Self::FalseNeighbour,
             3 => Self::DhcpServer,
             4 => Self::Router,
+            6 => Self::Question,
             _ => Self::Unreadable,
         }
     }
@@ -195,7 +198,9 @@ fn of_arp(parsed: &Parsed, packet: &[u8]) -> Conduct {
         _ => false,
     };
     let possible = !sender.is_multicast() && !sender.is_broadcast();
+    let asks = arp.operation() == arp::REQUEST && sender != arp.target_ip();
     match known && possible && arp.sender_mac() == parsed.src {
+        true if asks && parsed.dst.is_multicast() => Conduct::Question,
         true => Conduct::Ordinary,
         false => Conduct::FalseNeighbour,
     }

@@ -5,8 +5,8 @@
 //! (`new_checked`, [`packet::Parsed::parse`], [`segment::Segmenter::new`]); after that accessors are
 //! total and nothing panics, whatever a guest wrote.
 //!
-//! Nothing allocates except [`build`], which makes whole frames for tests and for control, and [`expression`], where texts
-//! are read; to match a frame with a filter that was read allocates nothing.
+//! Nothing allocates except [`build`], which makes whole frames for tests and for control, [`question`] and [`reject`], which answer
+//! with it, and [`expression`], where texts are read; to match a frame with a filter that was read allocates nothing.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub mod packet;
+pub mod question;
 pub mod reject;
 pub mod segment;
 pub mod tcp;

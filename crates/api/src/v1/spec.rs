@@ -121,6 +121,14 @@ pub struct SegmentSpec {
     /// The VLAN tag (1 to 4094, IEEE 802.1Q) on trunk ports and uplinks; without one the segment is untagged there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+    /// Questions who has an address (ARP requests, neighbour solicitations) are answered by the switch where a guard says for
+    /// sure who has it, and reach nobody then.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub neighbour_suppression: bool,
+}
+
+pub(in crate::v1) fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A change to a segment: body of `PATCH /v1/segments/{name}`, a JSON merge patch (RFC 7396). The name does not change.
@@ -135,6 +143,14 @@ pub struct SegmentPatch {
     )]
     #[schema(value_type = Option<u16>)]
     pub vlan: Option<Option<u16>>,
+    /// Whether the switch answers questions for known addresses; `null`: no.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<bool>)]
+    pub neighbour_suppression: Option<Option<bool>>,
 }
 
 /// Query of changes to `/v1/state` and `/v1/switch`.

@@ -121,6 +121,9 @@ pub struct SegmentStatus {
     pub name: String,
     /// Its tag on trunk ports.
     pub vlan: Option<u16>,
+    /// Whether questions for known addresses are answered.
+    #[serde(default, skip_serializing_if = "super::spec::is_false")]
+    pub neighbour_suppression: bool,
     /// Names of its member ports, trunk ports too.
     pub ports: Vec<String>,
 }

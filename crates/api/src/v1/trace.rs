@@ -142,6 +142,8 @@ pub enum TraceAction {
     Flood,
     /// They go nowhere.
     Drop,
+    /// They go nowhere, and the switch answers what they ask: the receiver is their sender.
+    Answer,
 }
 
 /// What comes of a frame.

@@ -3,13 +3,14 @@
 mod access;
 mod guard;
 mod limits;
+mod segment;
 mod within;
 
 use std::collections::HashMap;
 
 use api::v1::{
-    CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SegmentSpec, SwitchSpec, UplinkDriver,
-    WantedState, Workers,
+    CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SwitchSpec, UplinkDriver, WantedState,
+    Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -37,7 +38,6 @@ const SWITCH_KEYS: &[&str] = &[
     "copy_engine",
     "offload",
 ];
-const SEGMENT_KEYS: &[&str] = &["name", "vlan"];
 const PORT_KEYS: &[&str] = &[
     "name",
     "kind",
@@ -136,7 +136,9 @@ pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
         state.metrics = metrics(table, value.span().start, &mut lines)?;
     }
     for (i, (table, at)) in tables(&top, "segment")?.into_iter().enumerate() {
-        state.segments.push(segment(table, at, i, &mut lines)?);
+        state
+            .segments
+            .push(segment::read(table, at, i, &mut lines)?);
     }
     for (i, (table, at)) in tables(&top, "port")?.into_iter().enumerate() {
         state.ports.push(port(table, at, i, &mut lines)?);
@@ -213,19 +215,6 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
             Some((inner, at)) => offload(inner, at, table.lines)?,
             None => default.offload,
         },
-    })
-}
-
-fn segment(
-    table: &DeTable<'_>,
-    at: usize,
-    index: usize,
-    lines: &mut Lines,
-) -> Result<SegmentSpec, Fault> {
-    let mut table = Table::open(table, at, Place::Segment(index), SEGMENT_KEYS, lines)?;
-    Ok(SegmentSpec {
-        name: table.required("name", expect::NAME)?,
-        vlan: table.number("vlan", expect::VLAN)?,
     })
 }
 

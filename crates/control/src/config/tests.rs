@@ -154,6 +154,7 @@ fn the_documented_configuration_is_read() {
     let segment = |name: &str, vlan| SegmentSpec {
         name: name.to_owned(),
         vlan,
+        neighbour_suppression: false,
     };
     let switch = SwitchSpec {
         name: "host1".to_owned(),
@@ -248,7 +249,7 @@ fn keys() {
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
-            "3: segment.tag: expected one of the keys name, vlan, found the unknown key \"tag\"",
+            "3: segment.tag: expected one of the keys name, vlan, neighbour_suppression, found the unknown key \"tag\"",
         ),
         (
             "[[segment]]\n\n[[segment]]\nname = \"a\"\n",

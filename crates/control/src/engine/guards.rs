@@ -50,9 +50,12 @@ impl Engine {
     pub(super) fn compiled(&mut self, model: &Model, epoch: u64) -> Result<Program, CompileError> {
         let program = Program::compile(model, epoch)?;
         let specs = self.saved.wanted.ports.clone();
+        let segments = self.saved.wanted.segments.clone();
         let guards = specs.iter().map(|spec| {
             let id = self.saved.port_id(&spec.name);
-            (id, wanted::guard_of(spec))
+            let answers = wanted::answers_for(&segments, spec);
+            let guard = wanted::guard_of(spec);
+            (id, Guard { answers, ..guard })
         });
         let guards: Guards = guards.collect();
         Ok(program.with_guards(guards))
@@ -89,7 +92,7 @@ impl Engine {
         }
         let conduct = Conduct::of(headers, frame_len);
         let key = key.with_conduct(conduct);
-        match guard.asks_one_by_one(conduct) {
+        match guard.asks_one_by_one(&key) {
             // In the switch there is a number that keeps such frames apart.
             true => key.with_l4_ports(0, 0),
             false => key,
@@ -110,7 +113,7 @@ impl Engine {
         self.inquiries.seen.note(now, segment, key);
         let port = PortId(key.in_port());
         let guard = self.program.guard(port);
-        let alone = guard.asks_one_by_one(key.conduct());
+        let alone = guard.asks_one_by_one(key);
         let said = alone.then(|| Neighbour::in_frame(&upcall.headers, upcall.frame_len as usize));
         let claims = said.flatten().and_then(|said| said.claims);
         let bound = self.known(now).bound(port);
@@ -125,6 +128,7 @@ impl Engine {
         let new = guard.bind(&bound, key, claims);
         if new != bound {
             self.saved.bound.insert(port, new);
+            self.owners.outdate();
             self.unsaved_move = true;
             tracing::info!(port = self.port_name(port), ?new, "bound");
         }
@@ -170,7 +174,7 @@ impl Engine {
                 PortPhase::Waiting | PortPhase::Dialing => {
                     self.saved.bound.remove(&state.config.id);
                 }
-                _ => drop(self.connected.insert(state.config.id)),
+                phase => drop(self.connected.insert(state.config.id, phase)),
             }
         }
         // What was bound just before the end is not in the file, but has flows.
@@ -187,12 +191,12 @@ impl Engine {
     pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) {
         match phase {
             PortPhase::Waiting | PortPhase::Dialing => {
-                if self.connected.remove(&port) {
+                if self.connected.remove(&port).is_some() {
                     self.unbind(port);
                 }
             }
             PortPhase::Connected | PortPhase::Up | PortPhase::Faulted => {
-                self.connected.insert(port);
+                self.connected.insert(port, phase);
             }
         }
     }

@@ -1,4 +1,5 @@
 mod access;
+mod answers;
 mod captures;
 mod changes;
 mod guards;

@@ -82,6 +82,7 @@ fn facts() -> Facts {
             segments: vec![SegmentStatus {
                 name: "blue".to_owned(),
                 vlan: None,
+                neighbour_suppression: false,
                 ports: vec!["vm1".to_owned()],
             }],
             ports: vec![vm1, tap],

@@ -1,5 +1,6 @@
 //! The steps of a decision in words.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1::{
@@ -251,6 +252,30 @@ impl Scene<'_> {
             reason: None,
             receivers,
         }
+    }
+
+    /// The step and the outcome of a question of this key that the switch answers: `target` is at `owner`, behind `port`.
+    pub(crate) fn answered(
+        &self,
+        key: &FlowKey,
+        target: IpAddr,
+        (port, owner): (PortId, MacAddr),
+    ) -> (TraceStep, TraceOutcome) {
+        let name = self.names.port(port);
+        let asker = self.receiver(PortId(key.in_port()), key.vlan().filter(|vid| *vid != 0));
+        let text =
+            format!("{target} is at {owner} behind {name} for sure, and the segment answers");
+        let outcome = TraceOutcome {
+            action: TraceAction::Answer,
+            text: format!("answered to {} alone: {target} is at {owner}", asker.port),
+            reason: Some(DropReason::Answered.name().to_owned()),
+            receivers: vec![asker],
+        };
+        let step = TraceStep {
+            port: Some(name),
+            ..step(TraceStage::Station, text)
+        };
+        (step, outcome)
     }
 
     fn receiver(&self, port: PortId, vlan: Option<u16>) -> TraceReceiver {

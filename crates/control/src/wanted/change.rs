@@ -87,6 +87,9 @@ pub fn changed(
             let mut new = state.clone();
             let segment = segment(&mut new, name)?;
             segment.vlan = patch.vlan.unwrap_or(segment.vlan);
+            if let Some(suppression) = patch.neighbour_suppression {
+                segment.neighbour_suppression = suppression.unwrap_or_default();
+            }
             with_segments(new, runtime_dir)
         }
         Change::RemoveSegment(name) => without_segment(state, name),

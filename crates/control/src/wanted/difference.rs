@@ -311,6 +311,7 @@ mod tests {
             s.segments.push(SegmentSpec {
                 name: "blue".to_owned(),
                 vlan: Some(10),
+                neighbour_suppression: false,
             });
             s.ports.remove(0);
             s.ports[0].mtu = Some(9000);

@@ -1,6 +1,8 @@
 //! Guards: what is right for them, and what is meant where nothing is said.
 
-use api::v1::{Allowed, AllowedWord, GuardSpec, GuardStatus, PortKind, PortSpec, parse_mac};
+use api::v1::{
+    Allowed, AllowedWord, GuardSpec, GuardStatus, PortKind, PortSpec, SegmentSpec, parse_mac,
+};
 use policy::guard::{Addresses, Guard, Macs, Network};
 
 use wire::MacAddr;
@@ -82,7 +84,17 @@ pub fn guard_of(port: &PortSpec) -> Guard {
         },
         no_dhcp_server: !spec.dhcp_server.unwrap_or(!guest),
         no_router: !spec.router.unwrap_or(!guest),
+        answers: false,
     }
+}
+
+/// Whether one of these segments, in which a port is, answers its guest's questions.
+#[must_use]
+pub fn answers_for(segments: &[SegmentSpec], port: &PortSpec) -> bool {
+    let mut answering = segments
+        .iter()
+        .filter(|segment| segment.neighbour_suppression);
+    answering.any(|segment| port.segments().any(|name| name == segment.name))
 }
 
 /// The same for people.

@@ -22,6 +22,7 @@ fn segment(name: &str, vlan: Option<u16>) -> SegmentSpec {
     SegmentSpec {
         name: name.to_owned(),
         vlan,
+        neighbour_suppression: false,
     }
 }
 

@@ -28,7 +28,7 @@ impl<P: Port> Fabric<P> {
         }
         let conduct = Conduct::of(headers, len);
         let key = key.with_conduct(conduct);
-        match guard.asks_one_by_one(conduct) {
+        match guard.asks_one_by_one(&key) {
             true => key.with_l4_ports((number >> 16) as u16, number as u16),
             false => key,
         }

@@ -1,10 +1,18 @@
 //! Guards: a frame that does what its guest may not is told from those that it travels with.
 
+use channel::capture::{MIN_RING, Region, Way};
+use channel::records::Answer;
+use policy::Action;
 use policy::guard::{Guard, Macs};
-use port::{DropReason, Offload};
-use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp};
+use port::{DropReason, Offload, PortId};
+use testkit::packets::{BROADCAST, Flow, ethernet, mac, udp, vlan_tagged};
+use wire::MacAddr;
+use wire::build::PacketBuilder;
+use wire::expression::Filter;
 
 use super::bench::{BLUE, Bench, Move::*};
+use crate::parking::{ASKED_PER_PORT, FRAMES_PER_PORT};
+use crate::watch::Tap;
 
 /// No access list looks at ports but for one address, so that whole headers are parsed.
 const DEEP: &str = "
@@ -132,4 +140,167 @@ fn a_spoofed_source_makes_one_flow_of_nothing_above_ethernet() {
     });
     assert_eq!(bench.switch.figures().flows, 1);
     assert!(!bench.switch.flows.looks_above_ethernet());
+}
+
+/// A port is in a segment that answers.
+fn answering_at(port: u32) -> Bench {
+    let mut bench = bench("");
+    let answers = Guard {
+        answers: true,
+        ..Guard::default()
+    };
+    bench.set_guard(port, answers);
+    bench
+}
+
+fn answering() -> Bench {
+    answering_at(1)
+}
+
+/// Control replies to the oldest upcall.
+fn reply_with(bench: &mut Bench, frame: &[u8]) -> u64 {
+    let upcall = bench.ring.upcalls.remove(0).id;
+    let frame = frame.to_vec();
+    bench
+        .switch
+        .answer(Answer::Reply { upcall, frame }, bench.now);
+    upcall
+}
+
+fn asks(last: u8) -> Vec<u8> {
+    PacketBuilder::new(MacAddr(mac(1)), MacAddr::BROADCAST)
+        .arp_request([10, 0, 0, 1], [10, 0, 0, last])
+        .pad_to(60)
+        .build()
+}
+
+#[test]
+fn frames_that_are_decided_one_by_one_wait_each_for_its_own_answer() {
+    let mut bench = answering();
+    // The same but for what no key has, in one batch and in two.
+    send(&mut bench, &[asks(2), asks(2)]);
+    bench.send(1, &asks(3));
+    assert_eq!(bench.ring.upcalls.len(), 3);
+    bench.answer_once(Action::Drop(DropReason::AclDenied));
+    assert!(bench.port(2).frames().is_empty());
+    bench.answer_once(Action::flood(BLUE));
+    assert_eq!(bench.port(2).frames(), [asks(2)]);
+    bench.answer_once(Action::flood(BLUE));
+    assert_eq!(bench.port(2).frames(), [asks(3)]);
+    assert_eq!(bench.switch.figures().flows, 0);
+}
+
+#[test]
+fn who_asks_gets_the_reply_and_nobody_the_question() {
+    let mut bench = answering();
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 46]);
+    let answered = Drop(1, DropReason::Answered, 1);
+    let moves = [
+        From(1, 1, 60),
+        Misses(1),
+        Upcalls(1),
+        answered,
+        To(1, 1, 60),
+    ];
+    bench.step(&moves, |b| {
+        b.send(1, &asks(2));
+        reply_with(b, &reply);
+    });
+    assert_eq!(bench.port(1).frames(), std::slice::from_ref(&reply));
+    assert!(bench.port(2).frames().is_empty() && bench.port(3).frames().is_empty());
+    // An answer to what is answered, and one that is longer than any.
+    bench.send(1, &asks(2));
+    let upcall = reply_with(&mut bench, &[2; 9000]);
+    let frame = reply.clone();
+    let again = Answer::Reply { upcall, frame };
+    bench.step(&[], |b| b.switch.answer(again, b.now));
+    assert!(bench.port(1).frames().is_empty());
+    bench.finish();
+}
+
+#[test]
+fn a_reply_has_the_tag_of_its_question_and_nothing_is_left_to_do_to_it() {
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 28]);
+    assert_eq!(reply.len(), 42, "as guests send it, without padding");
+    // A trunk, with a priority that the reply does not have; a priority alone is no VLAN.
+    let mut bench = answering_at(4);
+    for (tci, tagged) in [(0x600a, vlan_tagged(&reply, 10)), (0x6000, reply.clone())] {
+        bench.send(4, &vlan_tagged(&asks(2), tci));
+        reply_with(&mut bench, &reply);
+        assert_eq!(bench.port(4).delivered(), [(tagged, Offload::default())]);
+    }
+    for other in [1, 2, 3, 5, 6, 7] {
+        assert!(bench.port(other).frames().is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn a_question_and_its_reply_are_seen_by_who_looks_at_the_asker() {
+    let mut bench = answering();
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 28]);
+    let (region, file) = Region::create(1, 16 * MIN_RING).unwrap();
+    bench.switch.add_tap(Tap {
+        id: 1,
+        port: PortId(1),
+        filter: std::sync::Arc::new(Filter::parse("arp").unwrap()),
+        snaplen: 65_535,
+        way: None,
+        only_drops: false,
+        writer: region.writer(0).unwrap(),
+    });
+    let region = Region::map(&file, 1, 16 * MIN_RING).unwrap();
+    let mut seen = region.reader().unwrap();
+    let mut take = || seen.take(|seen, bytes| (seen.way, seen.dropped, bytes.to_vec()));
+    bench.send(1, &asks(2));
+    reply_with(&mut bench, &reply);
+    let asked = (Way::In, Some(DropReason::Answered), asks(2));
+    assert_eq!(take().unwrap(), Some(asked));
+    assert_eq!(take().unwrap(), Some((Way::Out, None, reply)));
+    assert_eq!(take().unwrap(), None);
+}
+
+#[test]
+fn who_asks_and_leaves_or_takes_nothing_holds_nothing_up() {
+    let mut bench = answering();
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 28]);
+    bench.port(1).set_room(0);
+    bench.send(1, &asks(2));
+    let answered = [
+        Drop(1, DropReason::Answered, 1),
+        Drop(1, DropReason::ReceiverFull, 1),
+    ];
+    bench.step(&answered, |b| {
+        reply_with(b, &reply);
+    });
+    bench.port(1).set_room(9);
+    bench.send(1, &asks(2));
+    bench.switch.remove_port(PortId(1), bench.now);
+    reply_with(&mut bench, &reply);
+    assert!(bench.port(1).frames().is_empty());
+    bench.finish();
+}
+
+#[test]
+fn who_floods_questions_has_its_share_and_gets_one_reply_for_each_that_is_answered() {
+    let mut bench = answering();
+    let reply = ethernet(mac(1), mac(2), 0x0806, &[2; 28]);
+    let many = vec![asks(2); 300];
+    // As many as there is room for; just after a change the others wait with their sender.
+    let room = FRAMES_PER_PORT as u64;
+    let asked = [
+        From(1, room, room * 60),
+        Misses(room),
+        Upcalls(ASKED_PER_PORT as u64),
+    ];
+    bench.step(&asked, |b| send(b, &many));
+    // Another one is asked about at once.
+    bench.send(3, &honest(1));
+    assert_eq!(bench.ring.upcalls.len(), ASKED_PER_PORT + 1);
+    let last = bench.ring.upcalls.pop().unwrap();
+    assert_eq!(last.flow_key().in_port(), 3);
+    for _ in 0..ASKED_PER_PORT {
+        reply_with(&mut bench, &reply);
+    }
+    assert_eq!(bench.port(1).frames().len(), ASKED_PER_PORT);
+    assert!(bench.port(2).frames().is_empty() && bench.port(3).frames().is_empty());
 }

@@ -44,7 +44,7 @@ impl Worker {
     fn pass_on(&mut self, answer: Answer) {
         let asked = match &answer {
             Answer::Install { upcall, .. } => *upcall,
-            Answer::Once { upcall, .. } => Some(*upcall),
+            Answer::Once { upcall, .. } | Answer::Reply { upcall, .. } => Some(*upcall),
             Answer::Forget(_) => None,
         };
         let asker = asked.map(Switch::<GuestPort>::asker);

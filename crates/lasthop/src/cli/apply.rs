@@ -186,6 +186,7 @@ mod tests {
         new.segments.push(SegmentSpec {
             name: "blue".to_owned(),
             vlan: Some(10),
+            neighbour_suppression: false,
         });
         new.ports.remove(0);
         new.ports[0].trunk = Some(vec!["blue".to_owned(), "default".to_owned()]);

@@ -260,11 +260,20 @@ pub(super) fn change(what: &str, port: &PortStatus) -> String {
 
 /// `lasthop segment list`.
 pub(super) fn segments(segments: &[SegmentStatus]) -> String {
-    let columns = [Text("SEGMENT"), Number("VLAN"), Text("PORTS")];
+    let columns = [
+        Text("SEGMENT"),
+        Number("VLAN"),
+        Text("QUESTIONS"),
+        Text("PORTS"),
+    ];
     let row = |segment: &SegmentStatus| {
         vec![
             segment.name.clone(),
             or_none(segment.vlan.map(|vlan| vlan.to_string())),
+            match segment.neighbour_suppression {
+                true => "answered".to_owned(),
+                false => "flooded".to_owned(),
+            },
             segment.ports.join(","),
         ]
     };

@@ -205,6 +205,7 @@ impl Engine {
         let segments = self.wanted.segments.iter().map(|segment| SegmentStatus {
             name: segment.name.clone(),
             vlan: segment.vlan,
+            neighbour_suppression: segment.neighbour_suppression,
             ports: self.members(&segment.name),
         });
         StatusDocument {

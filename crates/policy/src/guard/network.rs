@@ -56,6 +56,11 @@ impl Network {
         self.len == self.width()
     }
 
+    /// The address, if it is a single one.
+    pub(super) fn host(&self) -> Option<IpAddr> {
+        self.is_host().then_some(self.address)
+    }
+
     pub(super) fn is_link_local(&self) -> bool {
         Self::SPECIAL[2].covers(self)
     }

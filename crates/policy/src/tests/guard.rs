@@ -7,7 +7,7 @@ use wire::flow::KeyState;
 use wire::{Conduct, EtherType, FlowMask};
 
 use super::*;
-use crate::guard::{Addresses, Bound, Guard, Guards, Macs, Network};
+use crate::guard::{Addresses, Bound, Guard, Guards, Macs, Network, Owner};
 use crate::{Action, Decision, DropReason, decide};
 
 /// Port 1 is guarded so.
@@ -368,6 +368,7 @@ fn any_guard() -> impl Strategy<Value = Guard> {
     ];
     (macs, addresses, any::<bool>(), any::<bool>()).prop_map(
         |(macs, addresses, no_dhcp_server, no_router)| Guard {
+            answers: false,
             macs,
             addresses,
             no_dhcp_server,
@@ -463,4 +464,95 @@ proptest! {
         let tried6 = std::net::Ipv6Addr::from_bits(v6);
         prop_assert_eq!(text.contains(tried6.into()), own.is_ipv6() && same(ip(address), v6, 128));
     }
+}
+
+#[test]
+fn questions_are_asked_one_by_one_where_they_are_answered() {
+    let guard = |answers, addresses| Guard {
+        answers,
+        addresses,
+        ..Guard::default()
+    };
+    let to_one = key(1, None, mac(1), mac(2));
+    let of = |key: FlowKey, conduct| key.with_conduct(conduct);
+    for (answers, addresses, discovery, alone) in [
+        (false, Addresses::Any, [false, false], false),
+        (false, Addresses::Learned, [true, true], false),
+        (true, Addresses::Any, [true, false], true),
+        (true, Addresses::Learned, [true, true], true),
+    ] {
+        let guard = guard(answers, addresses);
+        let asks = |key| guard.asks_one_by_one(&key);
+        let found = [frame(), to_one].map(|key| asks(of(key, Conduct::Neighbour)));
+        assert_eq!(found, discovery, "{guard:?}");
+        assert_eq!(asks(of(frame(), Conduct::Question)), alone);
+        assert!(!asks(of(to_one, Conduct::Question)) && !asks(frame()));
+    }
+    // It forbids nothing.
+    let answers = guard(true, Addresses::Any);
+    assert!(!answers.is_open());
+    for bits in 0..8 {
+        let key = frame().with_conduct(Conduct::from_bits(bits));
+        assert_eq!(refused(&answers, Bound::default(), &key), None);
+    }
+}
+
+#[test]
+fn an_address_is_surely_a_guests_when_it_alone_is_said_or_was_bound() {
+    let at = |text: &str| text.parse::<IpAddr>().unwrap();
+    let one = Guard {
+        macs: Macs::Only(vec![mac(1).0]),
+        no_router: true,
+        ..only(&["10.0.0.1", "10.1.0.0/16", "2001:db8::1"])
+    };
+    let owner = |n, listed| {
+        Some(Owner {
+            mac: mac(n),
+            listed,
+        })
+    };
+    let nothing = Bound::default();
+    assert_eq!(one.surely(&nothing, at("10.0.0.1")), owner(1, true));
+    assert_eq!(one.surely(&nothing, at("2001:db8::1")), owner(1, true));
+    let listed: Vec<IpAddr> = one.listed().collect();
+    assert_eq!(listed, [at("10.0.0.1"), at("2001:db8::1")]);
+    for other in ["10.0.0.2", "10.1.0.1", "2001:db8::2", "fe80::1", "0.0.0.0"] {
+        assert_eq!(one.surely(&nothing, at(other)), None, "{other}");
+    }
+    let bound = Bound {
+        mac: Some(mac(2).0),
+        v4: Some("10.0.0.7".parse().unwrap()),
+        link_local: Some("fe80::1".parse().unwrap()),
+        v6: Some("2001:db8::7".parse().unwrap()),
+    };
+    assert_eq!(one.surely(&bound, at("fe80::1")), owner(1, false));
+    let learned = Guard {
+        macs: Macs::Learned,
+        addresses: Addresses::Learned,
+        no_router: true,
+        ..Guard::default()
+    };
+    for own in ["10.0.0.7", "fe80::1", "2001:db8::7"] {
+        assert_eq!(learned.surely(&bound, at(own)), owner(2, false), "{own}");
+        assert_eq!(learned.surely(&nothing, at(own)), None, "{own}");
+    }
+    // Several stations, any addresses, and a router of IPv6, which says so itself.
+    let with = |macs| Guard {
+        macs,
+        ..one.clone()
+    };
+    let two = with(Macs::Only(vec![mac(1).0, mac(2).0]));
+    let any = Guard {
+        addresses: Addresses::Any,
+        ..one.clone()
+    };
+    for guard in [with(Macs::Any), two, any] {
+        assert_eq!(guard.surely(&bound, at("10.0.0.1")), None, "{guard:?}");
+    }
+    let router = Guard {
+        no_router: false,
+        ..one
+    };
+    assert_eq!(router.surely(&nothing, at("10.0.0.1")), owner(1, true));
+    assert_eq!(router.surely(&nothing, at("2001:db8::1")), None);
 }

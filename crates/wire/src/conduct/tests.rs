@@ -148,11 +148,17 @@ fn what_is_wrapped_so_that_a_receiver_unwraps_it_cannot_be_told() {
 
 #[test]
 fn arp_speaks_for_its_sender_alone() {
-    use Conduct::{FalseNeighbour, Ordinary};
+    use Conduct::{FalseNeighbour, Ordinary, Question};
     let arp = |op, sender: [u8; 4]| frame().arp(op, sender, B, [10, 0, 0, 2]);
     assert_eq!(built(&arp(1, [10, 0, 0, 1])), Ordinary);
     assert_eq!(built(&arp(2, [10, 0, 0, 1])), Ordinary);
     assert_eq!(built(&arp(1, [0; 4])), Ordinary, "a probe");
+    let to_all = PacketBuilder::new(A, MacAddr::BROADCAST);
+    let asks = |sender: [u8; 4]| to_all.clone().arp_request(sender, [10, 0, 0, 2]);
+    assert_eq!(built(&asks([10, 0, 0, 1])), Question);
+    assert_eq!(built(&asks([0; 4])), Question, "a probe");
+    assert_eq!(built(&asks([10, 0, 0, 2])), Ordinary, "an announcement");
+    assert_eq!(built(&asks([255; 4])), FalseNeighbour);
     for (op, sender) in [
         (2, [0; 4]),
         (8, [10, 0, 0, 1]),

@@ -1,6 +1,6 @@
 //! From which station an IP address was seen last: for filling in what somebody leaves out who asks about a frame.
 //!
-//! Nothing is decided by this. Guests write what is in here; so there is a place for so many addresses and no more, and where two
+//! Nothing is decided by this but that a question is flooded as others are (`engine/answers.rs`). Guests write what is in here; so there is a place for so many addresses and no more, and where two
 //! have the same place, the later one has it.
 
 use std::hash::{BuildHasher, RandomState};

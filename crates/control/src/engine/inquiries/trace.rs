@@ -70,6 +70,7 @@ impl Engine {
         let port = self.saved.ports.get(&spec.name).copied();
         let port = port.ok_or_else(|| Problem::internal("a port without a number"))?;
         let questions = self.questions(request, port, spec)?;
+        self.find_owners();
         let key_of = |question: &Question| {
             let (headers, length) = question.frame.bytes();
             self.guarded_key(question.frame.key(port.0), headers, length)
@@ -246,11 +247,20 @@ impl Engine {
             flow: flow::entry(&found.flow, &names),
             disagrees: flow::disagrees(&found.flow, &decision, &names),
         });
+        let mut steps = scene.tell(key, &told, &decision);
+        let mut outcome = scene.outcome(key, &decision);
+        let (headers, length) = question.frame.bytes();
+        if let Some(reply) = self.reply_to(headers, length, key, &decision) {
+            let owner = (reply.port, reply.owner);
+            let (step, answered) = scene.answered(key, reply.target, owner);
+            steps.push(step);
+            outcome = answered;
+        }
         Trace {
             frame,
             filled,
-            steps: scene.tell(key, &told, &decision),
-            outcome: scene.outcome(key, &decision),
+            steps,
+            outcome,
             flows: flows.collect(),
         }
     }

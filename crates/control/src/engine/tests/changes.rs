@@ -354,6 +354,7 @@ fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
         state.segments.push(SegmentSpec {
             name: "green".to_owned(),
             vlan: Some(30),
+            neighbour_suppression: false,
         });
         state.ports.retain(|p| p.name != "vm2");
         state.ports.push(port("vm3", "green"));
@@ -451,6 +452,7 @@ fn a_segment_gets_another_tag_under_running_ports() {
     world.removed();
     let patch = SegmentPatch {
         vlan: Some(Some(77)),
+        ..SegmentPatch::default()
     };
     let change = Change::SetSegment("blue".to_owned(), patch);
     engine.change(&asked(change)).unwrap();

@@ -14,6 +14,7 @@ fn wanted(names: &BTreeSet<u8>) -> WantedState {
     let segment = |n: &u8| SegmentSpec {
         name: format!("s{n}"),
         vlan: None,
+        neighbour_suppression: false,
     };
     WantedState {
         ports: names.iter().map(port).collect(),

@@ -160,7 +160,7 @@ impl Switch {
                 self.flows.insert(key, flow);
             }
             Answer::Forget(rule) => self.forget(|key, flow| is_stale(rule, key, flow)),
-            Answer::Once { .. } => {}
+            Answer::Once { .. } | Answer::Reply { .. } => {}
         }
     }
 
@@ -521,6 +521,7 @@ impl World {
         let segment = |name: &str, vlan| SegmentSpec {
             name: name.to_owned(),
             vlan: Some(vlan),
+            neighbour_suppression: false,
         };
         let mut wanted = WantedState {
             segments: vec![segment("blue", 10), segment("red", 20)],
@@ -660,6 +661,18 @@ impl World {
         assert_eq!(upcall, Some(7));
         assert_eq!(&of, key.masked(&policy::DECISION_MASK).words());
         action
+    }
+
+    /// The answer to this upcall.
+    pub(super) fn ask_with(&self, engine: &mut Engine, upcall: &Upcall) -> Answer {
+        {
+            let mut switch = self.switch();
+            let (upcalls, _) = switch.rings.as_mut().unwrap();
+            assert!(upcalls.send(upcall));
+            upcalls.ring_bell();
+        }
+        while engine.answer_upcalls().unwrap() {}
+        self.answers().pop().expect("an upcall has an answer")
     }
 
     /// A frame as the switch sees it: by its flow, or by asking.

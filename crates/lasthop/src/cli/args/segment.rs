@@ -15,7 +15,7 @@ pub(in crate::cli) enum Segment {
     },
     /// Add a segment
     Add(Add),
-    /// Change a segment's tag
+    /// Change a segment
     Set(Set),
     /// Remove a segment; no port may be in it
     Remove {
@@ -35,6 +35,9 @@ pub(in crate::cli) struct Add {
     /// Its tag on trunk ports; without one it is untagged there
     #[arg(long, value_name = "TAG", value_parser = vlan())]
     vlan: Option<u16>,
+    /// Answer ARP and neighbour discovery for addresses whose owner is known for sure, and flood no such question
+    #[arg(long)]
+    neighbour_suppression: bool,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
 }
@@ -45,6 +48,7 @@ impl Add {
         SegmentSpec {
             name: self.name.clone(),
             vlan: self.vlan,
+            neighbour_suppression: self.neighbour_suppression,
         }
     }
 }
@@ -61,6 +65,9 @@ pub(in crate::cli) struct Set {
     /// Make it untagged on trunk ports
     #[arg(long, group = "change")]
     no_vlan: bool,
+    /// Answer ARP and neighbour discovery for addresses whose owner is known for sure, and flood no such question
+    #[arg(long, value_name = "YES", group = "change")]
+    neighbour_suppression: Option<bool>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
 }
@@ -70,6 +77,7 @@ impl Set {
     pub(in crate::cli) fn patch(&self) -> SegmentPatch {
         SegmentPatch {
             vlan: change(self.vlan, self.no_vlan),
+            neighbour_suppression: self.neighbour_suppression.map(Some),
         }
     }
 }
