@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_bit_counts_that_the_mask_has_and_no_other() {
-        let head: [u8; PLAIN_HEAD] = std::array::from_fn(|i| i as u8 * 7);
+        let head: [u8; PLAIN_HEAD] = std::array::from_fn(|i| (i as u8).wrapping_mul(7));
         for at in 0..PLAIN_HEAD * 8 {
             let mut other = head;
             other[at / 8] ^= 1 << (at % 8);
