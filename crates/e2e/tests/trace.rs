@@ -393,6 +393,73 @@ fn the_rule_that_decides_is_told_with_its_list() {
     turn.step("done");
 }
 
+/// vm3 gets copies, and vm2 is limited.
+const BESIDE: &str = r#"
+[[mirror]]
+name = "m1"
+to = "vm3"
+ports = ["vm1", "vm2"]
+[[mirror]]
+name = "m2"
+to = "vm3"
+segments = ["lan"]
+filter = "dst port 2002"
+"#;
+
+#[test]
+fn limits_and_mirrors_that_a_frame_meets_are_told() {
+    let turn = turn();
+    let limits = "socket = \"vm2.sock\"\nlimits = { to_guest = { packets_per_second = 100000 } }";
+    let config = CONFIG.replace("socket = \"vm2.sock\"", limits);
+    let lasthop = Lasthop::start(&format!("{config}{BESIDE}"));
+    let mut probe = guest(&lasthop, "vm3", 3);
+    let (mut a, mut b) = two_guests(&lasthop);
+    for (port, copies) in [(2002, 3), (99, 2)] {
+        let told = trace(
+            &lasthop,
+            "vm1",
+            &format!("udp 10.0.0.1:1001 > 10.0.0.2:{port}"),
+        );
+        let mirrors = told["mirrors"].as_array().expect("mirrors");
+        assert_eq!(mirrors.len(), copies, "{told}");
+        assert_eq!(told["limits"][0]["limit"], "to_guest", "{told}");
+        turn.step("so many copies come");
+        probe.recv_all().expect("the device keeps the rules");
+        let frame = udp(&Flow::v4(1, 2).ports(1001, port), b"x");
+        a.send(&frame).expect("room");
+        assert!(
+            b.recv(Duration::from_secs(5))
+                .expect("the device keeps the rules")
+                .is_some()
+        );
+        let got = probe.recv_count(copies, Duration::from_secs(5));
+        let got = got.expect("the device keeps the rules");
+        assert!(got.iter().all(|got| got.frame == frame) && got.len() == copies);
+        assert_eq!(
+            probe.recv_all().expect("the device keeps the rules").len(),
+            0
+        );
+    }
+    let text = lasthop.ok(&[
+        "trace",
+        "--port",
+        "vm1",
+        "udp 10.0.0.1:1001 > 10.0.0.2:2002",
+    ]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    for line in [
+        "limit    vm2 may be sent 100000 packets/s: more is dropped, rate-limited",
+        "mirror   m1 copies it to vm3, as vm1 sends it",
+        "mirror   m1 copies it to vm3, as it is delivered to vm2",
+        "mirror   m2 copies it to vm3, as vm1 sends it",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    drop((a, b, probe));
+    lasthop.stop();
+    turn.step("done");
+}
+
 /// A process that runs beside the test, whose output goes to a file: nobody has to read it for it to get on.
 fn start(lasthop: &Lasthop, program: impl AsRef<Path>, args: &[String]) -> Process {
     let log = lasthop.folder().join("next.log");

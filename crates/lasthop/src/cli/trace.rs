@@ -140,6 +140,10 @@ fn told(trace: &Trace, number: Option<usize>) -> String {
     let steps = trace.steps.iter();
     lines.extend(steps.map(|step| (step.stage.as_str(), step.text.clone())));
     lines.push(("result", trace.outcome.text.clone()));
+    let limits = trace.limits.iter();
+    lines.extend(limits.map(|limit| ("limit", limit.text.clone())));
+    let mirrors = trace.mirrors.iter();
+    lines.extend(mirrors.map(|mirror| ("mirror", mirror.text.clone())));
     if trace.flows.is_empty() {
         let none = "none is cached: the first such frame has control decide";
         lines.push(("flow", none.to_owned()));
@@ -239,6 +243,8 @@ mod tests {
                 reason: None,
                 receivers: Vec::new(),
             },
+            limits: Vec::new(),
+            mirrors: Vec::new(),
             flows,
         }
     }
