@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use channel::figures::QueueCounts;
+use channel::figures::{QueueCounts, WorkerFigures};
 use channel::records::{Answer, Stale, Upcall};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
@@ -569,7 +569,11 @@ fn channel() {
     message(
         1,
         "states",
-        &Report::PortStates(vec![state], SwitchFigures::default()),
+        &Report::PortStates(
+            vec![state],
+            SwitchFigures::default(),
+            vec![WorkerFigures::default()],
+        ),
     );
     message(
         1,

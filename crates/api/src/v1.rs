@@ -34,6 +34,6 @@ pub use status::{
     SwitchStatus,
 };
 pub use trace::{
-    TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceOutcome, TraceReceiver,
-    TraceRequest, TraceRuling, TraceStage, TraceStep, TracedFlow,
+    TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,
+    TraceOutcome, TraceReceiver, TraceRequest, TraceRuling, TraceStage, TraceStep, TracedFlow,
 };

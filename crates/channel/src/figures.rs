@@ -1,21 +1,33 @@
 //! What the switch counts, beside what is in the shared memory of counters: since it started, or a queue was started.
 
+use port::DropReason;
 use serde::{Deserialize, Serialize};
 
 /// What was counted of one queue since it was started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Frames that it has carried; a segmentation-offload frame counts once.
     pub frames: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// Frames that it could not carry: of one from a guest those that are wrong in themselves, of one to a guest those that found no
-    /// buffer, or none that fits.
-    pub dropped: u64,
+    /// Frames that were dropped, by reason: of a queue from a guest those that came by it, of one to a guest those that were to go by it. Without
+    /// reasons of which there are none.
+    pub drops: Vec<(DropReason, u64)>,
     /// Notifications: kicks that were heard, of one from a guest; calls, of one to it.
     pub notifications: u64,
     /// Nanoseconds from a batch that found no buffer until the next one that did; of a queue to a guest.
     pub full_ns: u64,
+}
+
+/// What one of the threads that forward has done since the switch started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerFigures {
+    /// It helps others while its core idles.
+    pub helps: bool,
+    /// What it did for frames, in ticks of the switch's counter: taking them, finding out where they go, delivering them.
+    pub busy_ticks: u64,
+    /// Processor time of the thread: also that in which it looked for frames, and found none.
+    pub cpu_ns: u64,
 }
 
 /// Bounds of [`Waits`], microseconds.

@@ -28,6 +28,38 @@ pub struct Mirror {
 }
 
 impl Mirror {
+    /// Puts ports and segments in the order in which they are looked up.
+    pub fn sort(&mut self) {
+        self.ports.sort_unstable();
+        self.segments.sort_unstable();
+    }
+
+    /// Whether it is about this port by name, for frames that go this way. It is sorted.
+    #[must_use]
+    pub fn names(&self, port: PortId, way: Way) -> bool {
+        self.way.is_none_or(|wanted| wanted == way) && self.ports.binary_search(&port).is_ok()
+    }
+
+    /// Whether a frame is looked at as its sender sent it: not what the receiver of the copies sends.
+    #[must_use]
+    pub fn is_of_sender(&self, port: PortId, way: Way) -> bool {
+        way == Way::In && port != self.to
+    }
+
+    /// Whether it is about this segment. It is sorted.
+    #[must_use]
+    pub fn is_of_segment(&self, segment: SegmentId) -> bool {
+        self.segments.binary_search(&segment).is_ok()
+    }
+
+    /// Whether a frame of this port is meant that goes this way and, if it is sent, belongs to this segment; if the filter means it, too. It is
+    /// sorted.
+    #[must_use]
+    pub fn means(&self, port: PortId, way: Way, segment: Option<SegmentId>) -> bool {
+        let in_segment = || segment.is_some_and(|segment| self.is_of_segment(segment));
+        self.names(port, way) || self.is_of_sender(port, way) && (self.everything || in_segment())
+    }
+
     /// The mirror without a port that there is no more; `None`: nothing is left of it.
     #[must_use]
     pub fn without(mut self, port: PortId) -> Option<Self> {

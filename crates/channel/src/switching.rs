@@ -13,7 +13,7 @@ use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureOrder;
-use crate::figures::{QueueCounts, Waits};
+use crate::figures::{QueueCounts, Waits, WorkerFigures};
 use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
 use crate::limits::Limits;
 use crate::mirrors::Mirror;
@@ -239,7 +239,7 @@ pub enum Report {
     /// Some stations with flows; more may follow.
     Stations(Vec<StationUse>),
     /// States of some ports; more may follow.
-    PortStates(Vec<PortState>, SwitchFigures),
+    PortStates(Vec<PortState>, SwitchFigures, Vec<WorkerFigures>),
     /// All flows that were asked for by key.
     Found(Vec<FoundFlow>),
     /// Some of the busiest flows, the busiest first. All parts of an answer have its order's number; more may follow.

@@ -7,6 +7,7 @@ mod families;
 mod text;
 
 use api::v1::StatusDocument;
+use channel::figures::WorkerFigures;
 use channel::switching::{PortState, SwitchFigures};
 use port::counters::PortCounts;
 
@@ -19,6 +20,8 @@ pub struct Facts {
     pub status: StatusDocument,
     /// Figures of the switch as a whole.
     pub figures: SwitchFigures,
+    /// What its threads have done that forward.
+    pub workers: Vec<WorkerFigures>,
     /// Ports, in the order of the status.
     pub ports: Vec<PortFacts>,
     /// Ticks of the switch's counter in a second, once they are known.

@@ -2,6 +2,7 @@
 //!
 //! Everything here is a pure function; [`crate::engine`] asks for what it needs.
 
+pub(crate) mod beside;
 pub(crate) mod flow;
 pub(crate) mod frame;
 pub(crate) mod steps;

@@ -395,7 +395,7 @@ impl Attachment {
                     size: q.size,
                     enabled: q.enabled,
                     fault: q.fault.clone(),
-                    counts: counts.get(&q.index).copied().unwrap_or_default(),
+                    counts: counts.get(&q.index).cloned().unwrap_or_default(),
                 })
                 .collect(),
             connections: self.connections,

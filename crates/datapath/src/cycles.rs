@@ -81,6 +81,8 @@ pub struct Meter {
     last: u64,
     /// Ticks for a load of 1 lately, in [`PARTS`]; 0: not known yet.
     rate: u64,
+    /// Of all bills so far.
+    total: u64,
 }
 
 impl Meter {
@@ -91,6 +93,7 @@ impl Meter {
             clock,
             last: clock(),
             rate: 0,
+            total: 0,
         }
     }
 
@@ -109,6 +112,19 @@ impl Meter {
         lap
     }
 
+    /// Ticks since the last reading, which are billed as they are.
+    pub fn lap_of_all(&mut self) -> u64 {
+        let lap = self.lap();
+        self.total += lap;
+        lap
+    }
+
+    /// What all bills so far come to, in ticks.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
     /// What a batch of this load costs that was measured to cost `ticks`.
     #[inline]
     pub fn bill(&mut self, ticks: Ticks, load: u64) -> Ticks {
@@ -119,6 +135,7 @@ impl Meter {
             rate => (rate * (load + LOAD_OF_A_BATCH) * OUTLIER / PARTS).max(1),
         };
         let billed = total.min(most);
+        self.total += billed;
         let latest = billed.saturating_mul(PARTS) / load;
         self.rate = match self.rate {
             0 => latest,

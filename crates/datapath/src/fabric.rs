@@ -1,7 +1,9 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
 mod limited;
+mod lost;
 mod paying;
+mod spread;
 mod tags;
 mod watched;
 
@@ -11,9 +13,7 @@ use std::sync::Arc;
 use memory::engine::Copier;
 use policy::{Action, Program, SegmentId};
 use port::counters::{Counters, Traffic};
-use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId, SHALLOW};
-use wire::flow::{FlowKey, FlowMask};
-use wire::packet::Parsed;
+use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId};
 use wire::vlan::{HeaderBuf, VlanTci};
 
 use crate::flow_table::LeftOutLists;
@@ -24,6 +24,8 @@ use crate::runs::Run;
 use crate::switch::BYTES_PER_LOAD;
 use crate::watch::Watch;
 
+pub(crate) use lost::NO_PAIR;
+use spread::spread;
 use tags::{link_header, shifted, strip_tag};
 
 /// Ethernet header without tags, bytes.
@@ -65,6 +67,8 @@ pub(crate) struct Fabric<P> {
     pub(crate) slots: Vec<Option<Slot<P>>>,
     /// Ports with something to flush.
     touched: Vec<PortId>,
+    /// The queue pair that the frames in hand came by.
+    pub(crate) serving: u16,
     /// Nanoseconds of the machine's monotonic clock, of the batch that is served.
     pub(crate) now: u64,
     /// Receivers of the last batches, as far as somebody is to ask: as many as there is room for.
@@ -96,23 +100,13 @@ pub(crate) struct InHand<'a> {
     pub(crate) from: PortId,
 }
 
-/// Spreads conversations over a receiver's queue pairs; all frames of one take the same. Looked at only
-/// where there is more than one pair.
-#[inline(never)]
-fn spread(headers: &[u8], payload_len: u32) -> u64 {
-    let frame_len = headers.len() + payload_len as usize;
-    // The same bytes whether or not the frame's head was copied deeper, and whether or not a tag was in it.
-    let headers = &headers[..headers.len().min(SHALLOW - usize::from(TAG))];
-    let key = FlowKey::new(0, &Parsed::parse(headers, frame_len));
-    key.masked(&FlowMask::CONVERSATION).hash(0) >> 32
-}
-
 impl<P: Port> Fabric<P> {
     /// Without ports and with a program that forwards nothing.
     pub(crate) fn new(counters: Counters) -> Self {
         Self {
             slots: Vec::new(),
             touched: Vec::with_capacity(64),
+            serving: NO_PAIR,
             now: 0,
             served: Vec::new(),
             late: Vec::with_capacity(64),
@@ -306,7 +300,7 @@ impl<P: Port> Fabric<P> {
                 left_out: which,
             } => self.flood(segment, left_out.get(which), priority, frame),
             Action::Drop(reason) => {
-                self.counters.add_drops(frame.from, reason, 1);
+                self.count_lost(frame.from, reason, 1);
                 if reason == DropReason::AclRejected {
                     self.refuse(priority, &frame);
                 }
@@ -379,11 +373,12 @@ impl<P: Port> Fabric<P> {
         };
         if slot.port.is_masked(pair) {
             slot.masked = true;
-            slot.port.note_dropped(pair, 1);
+            slot.port.note_dropped(pair, DropReason::ReceiverFull, 1);
             self.lose_at_receiver(to, DropReason::ReceiverFull, &frame);
             return;
         }
         if slot.limited && !slot.may_get(frame.cost(), self.now) {
+            slot.port.note_dropped(pair, DropReason::RateLimited, 1);
             self.lose_at_receiver(to, DropReason::RateLimited, &frame);
             return;
         }
@@ -406,7 +401,7 @@ impl<P: Port> Fabric<P> {
                     None
                 }
                 Err(reason) => {
-                    slot.port.note_dropped(pair, 1);
+                    slot.port.note_dropped(pair, reason, 1);
                     self.counters.add_drops(to, reason, 1);
                     Some(reason)
                 }
@@ -416,7 +411,7 @@ impl<P: Port> Fabric<P> {
             slot.delivered.packets += done.traffic.packets;
             slot.delivered.bytes += done.traffic.bytes;
             done.lost.map(|(reason, frames)| {
-                slot.port.note_dropped(pair, frames);
+                slot.port.note_dropped(pair, reason, frames);
                 self.counters.add_drops(to, reason, frames);
                 reason
             })

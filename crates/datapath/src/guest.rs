@@ -27,6 +27,7 @@ use virtio::net;
 use virtio::queue::{Chain, Queue, QueueFault};
 
 use self::congestion::Congestion;
+use self::counts::Drops;
 use self::kicks::Kicks;
 use self::vcpus::activity;
 use self::waiting::Waiting;
@@ -178,6 +179,8 @@ pub struct GuestPort {
     copier: Option<Copier>,
     /// Queues with something that waited for copies when this worker last used them.
     unsettled: Vec<usize>,
+    /// What this worker has dropped of each queue.
+    drops: Drops,
 }
 
 impl GuestPort {
@@ -195,6 +198,7 @@ impl GuestPort {
             vcpus: None,
             copier: None,
             unsettled: Vec::new(),
+            drops: Drops::default(),
         }
     }
 
@@ -212,6 +216,7 @@ impl GuestPort {
         if self.queues.len() <= index {
             self.queues.resize_with(index + 1, || None);
         }
+        self.drops.begin(index);
         self.features = features;
         self.accepts = header::accepts(features);
         self.merge = features.contains(Features::NET_MRG_RXBUF);
@@ -419,8 +424,12 @@ impl Port for GuestPort {
         self.receiver(pair).is_some_and(GuestQueue::is_masked)
     }
 
-    fn note_dropped(&mut self, pair: u16, frames: u64) {
-        self.count_dropped(pair, frames);
+    fn note_dropped(&mut self, pair: u16, reason: DropReason, frames: u64) {
+        self.drops.add(to_guest(pair), reason, frames);
+    }
+
+    fn note_refused(&mut self, pair: u16, reason: DropReason, frames: u64) {
+        self.drops.add(from_guest(pair), reason, frames);
     }
 
     #[inline(always)]

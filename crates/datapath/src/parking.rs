@@ -25,6 +25,8 @@ pub const PATIENCE_MS: u64 = 2_000;
 /// A frame in private memory.
 #[derive(Debug)]
 pub struct ParkedFrame {
+    /// The queue pair that it came by.
+    pub pair: u16,
     /// The first bytes.
     pub headers: HeaderBuf,
     /// The rest.

@@ -23,7 +23,7 @@ use channel::link::{Link, Received};
 use channel::mirrors::Mirror;
 use channel::shared;
 use channel::supervision::{Ask, CopyEngine, Tell};
-use channel::switching::{Order, PortConfig, Report, Request, SwitchFigures};
+use channel::switching::{Order, PortConfig, Report, Request};
 use memory::engine::Engines;
 use port::PortId;
 use port::counters::Counters;
@@ -352,23 +352,13 @@ impl Process {
     }
 
     fn report_ports(&mut self) {
-        let (helpers, helped) = self.workers.help();
-        let mut all = SwitchFigures {
-            workers: self.workers.count() as u16,
-            helpers,
-            helped,
-            ..SwitchFigures::default()
-        };
-        for one in self.workers.each(|w| w.switch.figures()) {
-            all.add(&one);
-        }
-        let counts = self.queue_counts();
+        let (figures, workers, counts) = self.count_all();
         let state = |port: &Attachment| {
             let counts = counts.get(&port.config().id);
             port.state(counts.unwrap_or(&BTreeMap::new()))
         };
         let states = self.ports.values().map(state).collect();
-        self.report(&Report::PortStates(states, all), &[]);
+        self.report(&Report::PortStates(states, figures, workers), &[]);
     }
 
     fn add_port(&mut self, config: PortConfig, listener: Option<OwnedFd>) -> Result<(), String> {

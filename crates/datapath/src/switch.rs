@@ -32,7 +32,7 @@ use wire::vlan::HeaderBuf;
 
 use crate::culprit;
 use crate::cycles::{self, Meter};
-use crate::fabric::{Fabric, InHand};
+use crate::fabric::{Fabric, InHand, NO_PAIR};
 use crate::flow_table::{CHANGE, Effort, FlowTable, MAX_FLOWS, PIECE, Progress};
 use crate::follow::ToDo;
 use crate::parking::{Parked, ParkedFrame, Parking};
@@ -236,6 +236,7 @@ impl<P: Port> Switch<P> {
         if untouched {
             return false;
         }
+        self.fabric.serving = pair;
         self.count_taken(id);
         self.decide(id, now, upcalls);
         self.carry_out(id, pair);
@@ -250,7 +251,7 @@ impl<P: Port> Switch<P> {
         self.frames = taken.packets as usize;
         self.fabric.counters.add_from(id, taken);
         for (reason, frames) in self.batch.drops() {
-            self.fabric.counters.add_drops(id, reason, frames);
+            self.fabric.count_lost(id, reason, frames);
         }
     }
 
@@ -275,6 +276,7 @@ impl<P: Port> Switch<P> {
     /// Switches a frame of our own as if `from` had sent it.
     pub fn inject(&mut self, from: PortId, frame: &[u8], now: u64, upcalls: &mut dyn UpcallSink) {
         self.batch.clear();
+        self.fabric.serving = NO_PAIR;
         let mut bytes = frame.to_vec();
         self.batch.segments_mut().push(memory::Segment {
             ptr: bytes.as_mut_ptr(),
@@ -340,7 +342,7 @@ impl<P: Port> Switch<P> {
     #[inline]
     fn count_refused(&mut self, from: PortId) {
         for reason in self.refused.drain(..) {
-            self.fabric.counters.add_drops(from, reason, 1);
+            self.fabric.count_lost(from, reason, 1);
         }
     }
 
@@ -353,14 +355,13 @@ impl<P: Port> Switch<P> {
         let number = self.parking.number();
         let key = self.fabric.exact_key(from, headers.as_slice(), len, number);
         self.parking.clock = self.fabric.now;
+        let pair = self.fabric.serving;
         let parked = self.parking.park(&key, len, now, || {
-            let mut copy = HeaderBuf::default();
-            copy.fill(headers.as_slice().len())
-                .copy_from_slice(headers.as_slice());
             let mut rest = Vec::new();
             payload.append_to(&mut rest);
             ParkedFrame {
-                headers: copy,
+                pair,
+                headers: HeaderBuf::copy_of(headers.as_slice()),
                 payload: rest,
                 offload: *offload,
             }
@@ -368,9 +369,7 @@ impl<P: Port> Switch<P> {
         match parked {
             Parked::Behind => {}
             Parked::Full => {
-                self.fabric
-                    .counters
-                    .add_drops(from, DropReason::UpcallFull, 1);
+                self.fabric.count_lost(from, DropReason::UpcallFull, 1);
                 self.show_lost(index, from, DropReason::UpcallFull);
             }
             Parked::Ask(id) => {
@@ -396,6 +395,7 @@ impl<P: Port> Switch<P> {
         for (key, mut frame) in frames {
             let from = PortId(key.in_port());
             let _served = culprit::serve(Some(from));
+            self.fabric.serving = frame.pair;
             let segments = [memory::Segment {
                 ptr: frame.payload.as_mut_ptr(),
                 len: frame.payload.len() as u32,
@@ -417,7 +417,7 @@ impl<P: Port> Switch<P> {
             );
         }
         self.fabric.flush();
-        let copying = self.meter.lap();
+        let copying = self.meter.lap_of_all();
         self.fabric.pay(copying);
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::metrics::Metrics;
 
 use crate::paths;
 use crate::proc;
@@ -144,15 +145,26 @@ impl Lasthop {
     /// The counters, without the command line, which takes longer to start than to answer: for a test that asks a
     /// thousand times.
     pub fn quick_stats(&self) -> Stats {
-        let ask = b"GET /v1/stats HTTP/1.1\r\nhost: lasthop\r\nconnection: close\r\n\r\n";
+        let body = self.get("/v1/stats");
+        Stats::read(&serde_json::from_str(&body).expect("statistics are JSON"))
+    }
+
+    /// What collectors of metrics get.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::read(&self.get("/metrics")).expect("a page by the rules")
+    }
+
+    /// What the API has at a path.
+    fn get(&self, path: &str) -> String {
+        let ask = format!("GET {path} HTTP/1.1\r\nhost: lasthop\r\nconnection: close\r\n\r\n");
         let mut stream = UnixStream::connect(self.socket("api.sock")).expect("the API listens");
-        stream.write_all(ask).expect("the API is asked");
+        stream.write_all(ask.as_bytes()).expect("the API is asked");
         let mut answer = String::new();
         let read = stream.read_to_string(&mut answer);
         read.expect("the API answers with text");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
-        Stats::read(&serde_json::from_str(body).expect("statistics are JSON"))
+        body.to_owned()
     }
 
     /// A port's part of `status`.

@@ -1,16 +1,42 @@
 //! Network namespaces of a test's own. They have no name that others see, and end with the test.
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::process::Process;
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
+
+/// A socket that gets copies of frames; see [`Netns::sniff`].
+pub struct Sniffer(OwnedFd);
+
+impl Sniffer {
+    /// So many frames that `wanted` accepts; fewer if they do not come within `limit`.
+    pub fn frames(
+        &self,
+        count: usize,
+        limit: Duration,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        let _ = within(limit, || {
+            let mut frame = vec![0; 1 << 16];
+            while let Ok((len, _)) = net::recv(&self.0, &mut frame[..], RecvFlags::DONTWAIT) {
+                if wanted(&frame[..len]) {
+                    all.push(frame[..len].to_vec());
+                }
+            }
+            (all.len() >= count).then_some(())
+        });
+        all
+    }
+}
 
 /// How long a new namespace may take.
 const START: Duration = Duration::from_secs(10);
@@ -100,6 +126,19 @@ impl Netns {
         let address = address.parse().expect("an address");
         let connected = self.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10)));
         connected.unwrap_or_else(|error| panic!("{address}: {error}"))
+    }
+
+    /// Sees every frame that comes or goes by an interface here from now on.
+    pub fn sniff(&self) -> Sniffer {
+        // `ETH_P_ALL` of `linux/if_ether.h`, as it is on the wire.
+        let everything = u32::from(3u16.to_be()).try_into().ok();
+        let everything = everything.map(Protocol::from_raw);
+        let socket = self.run(|| net::socket(AddressFamily::PACKET, SocketType::RAW, everything));
+        let socket = socket.expect("rights");
+        // Room for what a test sends while it does something else.
+        let room = net::sockopt::set_socket_recv_buffer_size_force(&socket, 16 << 20);
+        room.expect("rights");
+        Sniffer(socket)
     }
 
     /// A UDP socket.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::turn;
-use testkit::metrics::Metrics;
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::{FakeGuest, GuestConfig};
 
@@ -101,17 +100,8 @@ fn guests_do_not_notice_them() {
         control.next().expect("control runs")
     };
     let before = held(&lasthop);
-    let page = |lasthop: &Lasthop| {
-        let mut stream = connect(lasthop);
-        let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(ask).expect("the API listens");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
-        Metrics::read(body).expect("a page by the rules")
-    };
     let (mut checker, mut steady) = (SequenceChecker::default(), Stream::new(0, Flow::v4(1, 2)));
-    let mut last = page(&lasthop);
+    let mut last = lasthop.metrics();
 
     turn.step("a hundred idle clients, and two that do everything wrong");
     let idle: Vec<UnixStream> = (0..100).map(|_| connect(&lasthop)).collect();
@@ -130,7 +120,7 @@ fn guests_do_not_notice_them() {
             if round % 1000 == 0 {
                 // Who behaves is answered all the same, and no counter falls.
                 assert_eq!(lasthop.json(&["status"])["name"], "host1");
-                let now = page(&lasthop);
+                let now = lasthop.metrics();
                 assert_eq!(now.fallen_since(&last), None);
                 last = now;
             }
@@ -140,7 +130,7 @@ fn guests_do_not_notice_them() {
     assert!(clean, "of {} frames: {checker:?}", steady.sent());
     assert_eq!(lasthop.stats().drops(), [].into());
     let received = "lasthop_port_received_frames_total{port=\"vm1\"}";
-    assert!(page(&lasthop).get(received) >= steady.sent() as f64);
+    assert!(lasthop.metrics().get(received) >= steady.sent() as f64);
     let now = held(&lasthop);
     let grown = now.private_kib.saturating_sub(before.private_kib);
     turn.step(&format!("control has grown by {grown} KiB"));

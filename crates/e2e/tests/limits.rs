@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
+use e2e::netns::Netns;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::traffic::{iperf, ping, serve_iperf};
+use e2e::uplinks::{tap, uplink, wire};
 use e2e::wait::eventually;
 use e2e::{Turn, turn};
 use testkit::net::NetHeader;
@@ -41,10 +43,15 @@ struct World {
 
 impl World {
     fn start(limits: &str) -> World {
+        Self::start_with(&config(limits), 1)
+    }
+
+    /// With another configuration, and guests that use so many queue pairs.
+    fn start_with(config: &str, pairs: u16) -> World {
         let turn = turn();
-        let lasthop = Lasthop::start(&config(limits));
+        let lasthop = Lasthop::start(config);
         let connect = |name: &str, number| {
-            let config = GuestConfig::default().guest(number);
+            let config = GuestConfig::default().guest(number).pairs(pairs);
             FakeGuest::connect(&lasthop.socket(name), config).expect("the port takes a guest")
         };
         let (a, b, c) = (
@@ -533,5 +540,229 @@ fn new_flows_do_not_wait_for_those_of_a_guest_that_sprays() {
     assert!(full > 0, "nothing was sprayed: {moved:?}");
     assert_eq!(moved.get("vm3.drops.upcall-full"), 0, "{moved:?}");
     assert_eq!(moved.get("vm3.drops.upcall-timeout"), 0, "{moved:?}");
+    world.lasthop.stop();
+}
+
+/// A limit of a port with an interface behind it, tried from the host's side: the namespace's own address is 10.0.0.`own`, and the guest's 10.0.0.1.
+fn an_interface_is_limited(
+    world: &mut World,
+    port: &str,
+    (netns, interface): (&Netns, &str),
+    own: u8,
+) {
+    let limit = |limit: &str| drop(world.lasthop.ok(&["port", "set", port, "--limit", limit]));
+    netns.ip(&format!(
+        "neigh add 10.0.0.1 lladdr 02:1a:57:00:00:01 dev {interface}"
+    ));
+    let socket = netns.udp(&format!("10.0.0.{own}:7000"));
+    socket.set_broadcast(true).expect("a socket's option");
+    socket.set_nonblocking(true).expect("a socket's option");
+    // What is sent for the first time asks control, and may not come.
+    eventually("the guest is heard, and hears", PATIENCE, || {
+        let _ = socket.send_to(b"hello", "10.0.0.1:7");
+        let there = world.a.recv_all().expect("a correct device");
+        let flow = Flow::v4(1, own).ports(7, 7000);
+        world.a.send(&udp(&flow, b"hello")).expect("room");
+        let back = socket.recv(&mut [0; 64]).is_ok();
+        (!there.is_empty() && back).then_some(())
+    });
+
+    world.turn.step(&format!("{port}: what it is sent"));
+    limit("to-guest:packets=500,packets-burst=64");
+    let (before, most) = (world.lasthop.stats(), Most::from_now(500, 64));
+    let mut got = 0;
+    let flow = Flow::v4(1, own).ports(7, 7000);
+    for n in 0..2000u32 {
+        world.a.send(&udp(&flow, &n.to_ne_bytes())).expect("room");
+        while socket.recv(&mut [0; 64]).is_ok() {
+            got += 1;
+        }
+    }
+    let reason = format!("{port}.drops.rate-limited");
+    let moved = eventually("all are done with", PATIENCE, || {
+        let moved = world.lasthop.stats().since(&before);
+        let done = moved.received(port) + moved.get(&reason);
+        (done >= 2000).then_some(moved)
+    });
+    most.holds(moved.received(port));
+    assert!(moved.get(&reason) > 0, "{moved:?}");
+    eventually("what was delivered is there", PATIENCE, || {
+        while socket.recv(&mut [0; 64]).is_ok() {
+            got += 1;
+        }
+        // The interface may have had no room for some.
+        (got >= 64).then_some(())
+    });
+    limit("to-guest:none");
+
+    world.turn.step(&format!("{port}: what it sends"));
+    limit("from-guest:packets=500,packets-burst=64");
+    let (before, most) = (world.lasthop.stats(), Most::from_now(500, 64));
+    let mut tried = 0;
+    eventually("much more was sent than may be", PATIENCE, || {
+        for _ in 0..500 {
+            // It may have no room.
+            tried += u32::from(socket.send_to(b"x", "10.0.0.1:7").is_ok());
+            world.a.recv_all().expect("a correct device");
+        }
+        let moved = world.lasthop.stats().since(&before);
+        most.holds(moved.sent(port));
+        (moved.sent(port) > 200).then_some(())
+    });
+    let moved = world.lasthop.stats().since(&before);
+    most.holds(moved.sent(port));
+    assert!(u64::from(tried) > moved.sent(port), "{tried}: {moved:?}");
+    assert_eq!(moved.drops().len(), 0, "it waits: {moved:?}");
+    limit("from-guest:none");
+
+    world.turn.step(&format!("{port}: a storm"));
+    eventually("nothing waits any more", PATIENCE, || {
+        let before = world.lasthop.stats();
+        std::thread::sleep(Duration::from_millis(50));
+        world.a.recv_all().expect("a correct device");
+        (world.lasthop.stats().since(&before).sent(port) == 0).then_some(())
+    });
+    limit("broadcast:packets=10,packets-burst=20");
+    let (before, most) = (world.lasthop.stats(), Most::from_now(10, 20));
+    for _ in 0..200 {
+        let sent = || socket.send_to(b"x", "10.0.0.255:7").ok();
+        eventually("room", PATIENCE, sent);
+        world.a.recv_all().expect("a correct device");
+    }
+    let moved = eventually("all are done with", PATIENCE, || {
+        world.a.recv_all().expect("a correct device");
+        let moved = world.lasthop.stats().since(&before);
+        let dropped = moved.get(&format!("{port}.drops.storm"));
+        (moved.received("vm1") + dropped >= 200).then_some(moved)
+    });
+    most.holds(moved.received("vm1"));
+    assert!(moved.received("vm1") >= 20, "{moved:?}");
+    limit("broadcast:none");
+}
+
+#[test]
+fn ports_with_interfaces_are_limited_like_others() {
+    if !Netns::allowed() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [near, host, far] = ["near", "host", "far"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    far.ip("link set wire0 address 02:1a:57:00:00:09");
+    far.ip("address add 10.0.0.9/24 broadcast 10.0.0.255 dev wire0");
+    // Nothing but the test's own frames, as far as that can be had.
+    for netns in [&near, &host, &far] {
+        netns
+            .run(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"))
+            .expect("rights");
+        netns
+            .run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))
+            .expect("rights");
+    }
+    let more = "mac = \"02:1a:57:00:00:08\"\ninterface = \"t0\"";
+    let ports = [
+        tap("t0", &near.path(), "10.0.0.8/24", more),
+        uplink(&host.path(), "driver = \"packet\""),
+    ];
+    let config = config("").replace(
+        "\n[[port]]\nname = \"vm1\"",
+        "\nworkers = 2\n[[port]]\nname = \"vm1\"",
+    );
+    let mut world = World::start_with(&(config + &ports.concat()), 1);
+    for port in ["t0", "uplink"] {
+        world.lasthop.wait_port(port, "up");
+    }
+    an_interface_is_limited(&mut world, "t0", (&near, "t0"), 8);
+    an_interface_is_limited(&mut world, "uplink", (&far, "wire0"), 9);
+    world.lasthop.stop();
+}
+
+#[test]
+fn a_limit_is_that_of_all_queues_and_workers_together() {
+    let config = config("").replace("name = \"host1\"", "name = \"host1\"\nworkers = 2");
+    let config = config.replace("[[port]]\n", "[[port]]\nqueues = 2\n");
+    let mut world = World::start_with(&config, 2);
+    let header = NetHeader::default();
+    let frame = |from, to, n: u32| {
+        let flow = Flow::v4(from, to).ports(1000 + (n % 16) as u16, 7);
+        udp(&flow, &n.to_ne_bytes())
+    };
+    world.turn.step("what a guest sends by two queue pairs");
+    world.limit(&["from-guest:packets=2k,packets-burst=100"]);
+    let (before, most) = (world.lasthop.stats(), Most::from_now(2000, 100));
+    let mut got = 0;
+    for n in 0..2000 {
+        let pair = (n % 2) as usize;
+        world
+            .a
+            .send_on(pair, &frame(1, 2, n), &header)
+            .expect("room");
+        got += world.b.recv_all().expect("a correct device").len();
+    }
+    most.holds(world.lasthop.stats().since(&before).sent("vm1"));
+    eventually("all come", PATIENCE, || {
+        got += world.b.recv_all().expect("a correct device").len();
+        (got == 2000).then_some(())
+    });
+    most.holds(2000);
+    let moved = world.lasthop.stats().since(&before);
+    assert_eq!(
+        (moved.sent("vm1"), moved.drops().len()),
+        (2000, 0),
+        "{moved:?}"
+    );
+    // Kicks of both queues were heard: each pair has sent its half.
+    let metrics = world.lasthop.metrics();
+    for queue in ["1", "3"] {
+        let frames = format!("lasthop_queue_frames_total{{port=\"vm1\",queue=\"{queue}\"}}");
+        assert!(metrics.get(&frames) >= 1000.0, "{queue}");
+    }
+
+    world
+        .turn
+        .step("what two guests send to it, which are served by two workers");
+    world.limit(&["from-guest:none", "to-guest:packets=500,packets-burst=64"]);
+    let (before, most) = (world.lasthop.stats(), Most::from_now(500, 64));
+    for n in 0..2000 {
+        let pair = (n % 2) as usize;
+        world
+            .b
+            .send_on(pair, &frame(2, 1, n), &header)
+            .expect("room");
+        world
+            .c
+            .send_on(pair, &frame(3, 1, n), &header)
+            .expect("room");
+        world.a.recv_all().expect("a correct device");
+    }
+    let moved = eventually("all are done with", PATIENCE, || {
+        world.a.recv_all().expect("a correct device");
+        let moved = world.lasthop.stats().since(&before);
+        let lost: u64 = ["rate-limited", "receiver-full"]
+            .map(|reason| moved.get(&format!("vm1.drops.{reason}")))
+            .iter()
+            .sum();
+        (moved.received("vm1") + lost == 4000).then_some(moved)
+    });
+    most.holds(moved.received("vm1"));
+    assert!(moved.get("vm1.drops.rate-limited") > 3000, "{moved:?}");
+
+    world
+        .turn
+        .step("what was dropped is counted at the queues that it was for");
+    let metrics = world.lasthop.metrics();
+    let dropped = |queue: &str| {
+        let name = "lasthop_queue_dropped_frames_total";
+        let labels = format!("port=\"vm1\",queue=\"{queue}\",reason=\"rate-limited\"");
+        metrics.get(&format!("{name}{{{labels}}}")) as u64
+    };
+    let (first, second) = (dropped("0"), dropped("2"));
+    assert!(first > 0 && second > 0, "{first}, {second}");
+    assert_eq!(first + second, moved.get("vm1.drops.rate-limited"));
+    let busy = |worker: u8| {
+        let labels = format!("worker=\"{worker}\",kind=\"worker\"");
+        metrics.get(&format!("lasthop_worker_busy_cycles_total{{{labels}}}"))
+    };
+    assert!(busy(0) > 0.0 && busy(1) > 0.0);
     world.lasthop.stop();
 }

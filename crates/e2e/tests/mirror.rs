@@ -6,9 +6,12 @@ use std::process::Output;
 use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
+use e2e::netns::{Netns, Sniffer};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::turn;
+use e2e::uplinks::{tap, uplink, wire};
 use e2e::wait::eventually;
+use testkit::net::NetHeader;
 use testkit::packets::{BROADCAST, Flow, SequenceChecker, ethernet, mac, udp};
 use testkit::{FakeGuest, GuestConfig};
 
@@ -60,9 +63,14 @@ fn bytes(guest: &mut FakeGuest, count: usize) -> Vec<Vec<u8>> {
 impl World {
     /// Everybody knows everybody else in the segment, and nobody looks on.
     fn start() -> World {
-        let lasthop = Lasthop::start(&config(""));
+        Self::start_with(&config(""), 1)
+    }
+
+    /// The same with another configuration, and guests that use so many queue pairs.
+    fn start_with(config: &str, pairs: u16) -> World {
+        let lasthop = Lasthop::start(config);
         let connect = |name: &str, number| {
-            let config = GuestConfig::default().guest(number);
+            let config = GuestConfig::default().guest(number).pairs(pairs);
             let socket = lasthop.socket(&format!("{name}.sock"));
             FakeGuest::connect(&socket, config).expect("the port takes a guest")
         };
@@ -303,5 +311,143 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
     }
     world.talk(0, 3);
     world.got(&both(1, 2, 3));
+    world.lasthop.stop();
+}
+
+/// Whether a frame is one of [`frame`]: what else a host's kernel sends by itself is of other kinds.
+fn is_ours(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 0]) && frame.get(36..38) == Some(&53u16.to_be_bytes())
+}
+
+/// A probe behind an interface has got these and nothing else.
+fn saw(sniffer: &Sniffer, expected: &[Vec<u8>]) {
+    let mut got = sniffer.frames(expected.len(), PATIENCE, is_ours);
+    got.extend(sniffer.frames(1, Duration::from_millis(100), is_ours));
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn probes_and_mirrored_ports_may_be_interfaces_of_the_host() {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [near, host, far, peer] =
+        ["near", "host", "far", "peer"].map(|name| Netns::new(name, folder.path()));
+    wire(&host, &far);
+    let ports = [
+        "[[segment]]\nname = \"near\"\n[[segment]]\nname = \"far\"\n".to_owned(),
+        tap("t0", &near.path(), "10.9.0.1/24", "segment = \"near\""),
+        uplink(&host.path(), "segment = \"far\"\ndriver = \"packet\""),
+        tap(
+            "t1",
+            &peer.path(),
+            "10.0.0.7/24",
+            "segment = \"blue\"\nmac = \"02:1a:57:00:00:07\"",
+        ),
+    ];
+    let ports = ports.concat();
+    let mut world = World::start_with(&config(&ports), 1);
+    for port in ["t0", "t1", "uplink"] {
+        world.lasthop.wait_port(port, "up");
+    }
+    let by_tap = near.sniff();
+    let by_uplink = far.sniff();
+    turn.step("copies go to a TAP port and to an uplink");
+    let to = |probe: &str, name: &str, what: &str| {
+        mirror(name, what).replace("to = \"probe\"", &format!("to = \"{probe}\""))
+    };
+    let both_of = to("t0", "m1", "ports = [\"vm1\"]");
+    let sent_by = to("uplink", "m2", "ports = [\"vm1\"]\ndirection = \"in\"");
+    world.apply(&(ports.clone() + &both_of + &sent_by));
+    let before = world.lasthop.stats();
+    world.talk(0, 20);
+    world.talk(1, 20);
+    saw(&by_tap, &both(1, 2, 20));
+    let sent: Vec<_> = (0..20).map(|n| frame(1, 2, n)).collect();
+    saw(&by_uplink, &sent);
+    world.got_nothing();
+    let moved = world.lasthop.stats().since(&before);
+    assert!(
+        moved.received("t0") >= 40 && moved.received("uplink") >= 20,
+        "{moved:?}"
+    );
+
+    turn.step("what the host sends by a TAP port is copied");
+    world.apply(
+        &(ports
+            + &mirror(
+                "m3",
+                "ports = [\"t1\"]\ndirection = \"in\"\nfilter = \"udp port 53\"",
+            )),
+    );
+    peer.ip("neigh add 10.0.0.1 lladdr 02:1a:57:00:00:01 dev t1");
+    let socket = peer.udp("10.0.0.7:0");
+    for n in 0..10u8 {
+        socket.send_to(&[n; 100], "10.0.0.1:53").expect("a way");
+        let ours = |guest: &mut FakeGuest| {
+            eventually("it comes", PATIENCE, || {
+                let all = guest.recv_all().expect("a correct device");
+                all.into_iter()
+                    .map(|got| got.frame)
+                    .find(|got| is_ours(got))
+            })
+        };
+        let got = ours(&mut world.blue[0]);
+        assert_eq!(&got[42..], [n; 100]);
+        assert_eq!(ours(&mut world.probe)[42..], got[42..]);
+    }
+    world.lasthop.stop();
+}
+
+#[test]
+fn every_queue_is_mirrored_and_an_upgrade_changes_nothing() {
+    const STREAMS: u16 = 8;
+    let turn = turn();
+    let mirrors = mirror("m1", "ports = [\"vm1\"]");
+    let queues = |config: String| config.replace("[[port]]\n", "[[port]]\nqueues = 2\n");
+    let mut world = World::start_with(&queues(config(&mirrors)), 2);
+    for round in 0..3 {
+        turn.step("frames by both queue pairs of each guest");
+        let (mut sent, mut got) = (Vec::new(), Vec::new());
+        // The flows that a new switch does not have are there, or a frame of theirs may be behind the next one.
+        let [a, b] = &mut world.blue;
+        introduce(a, b, Flow::v4(1, 2));
+        world.probe.recv_all().expect("a correct device");
+        for n in 0..200 {
+            let (pair, stream) = (usize::from(n % 2), n % STREAMS);
+            let there = frame(1, 2, 100 * round + stream);
+            let back = frame(2, 1, 100 * round + stream);
+            for (guest, frame) in [(&mut *a, &there), (&mut *b, &back)] {
+                let header = NetHeader::default();
+                guest.send_on(pair, frame, &header).expect("room");
+            }
+            assert_eq!(bytes(a, 1), std::slice::from_ref(&back));
+            assert_eq!(bytes(b, 1), std::slice::from_ref(&there));
+            sent.extend([there, back]);
+            // It has no room for all, if most take the same of its queues.
+            let copies = world.probe.recv_all().expect("a correct device");
+            got.extend(copies.into_iter().map(|copy| copy.frame));
+        }
+        got.extend(bytes(&mut world.probe, sent.len() - got.len()));
+        // Each of the probe's own queues has its own order.
+        got.sort();
+        sent.sort();
+        assert_eq!(got, sent);
+        world.got_nothing();
+        if round < 2 {
+            let switch = world.lasthop.pid("lasthop-switch");
+            let said = world.lasthop.ok(&["upgrade"]);
+            turn.step(said.trim());
+            assert!(said.contains(": 5 connections kept, "), "{said}");
+            assert_ne!(world.lasthop.pid("lasthop-switch"), switch);
+        }
+    }
+    let shown = world
+        .lasthop
+        .json(&["trace", "--port", "vm1", "icmp 10.0.0.1 > 10.0.0.2"]);
+    let mirrors = shown["traces"][0]["mirrors"].as_array().map(Vec::len);
+    assert_eq!(mirrors, Some(1), "{shown}");
     world.lasthop.stop();
 }

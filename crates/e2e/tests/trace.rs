@@ -2,13 +2,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
+use e2e::process::Process;
 use e2e::turn;
 use e2e::wait::eventually;
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::packets::{Flow, SequenceChecker, ethernet, mac, udp};
 use testkit::{FakeGuest, GuestConfig};
@@ -388,4 +391,186 @@ fn the_rule_that_decides_is_told_with_its_list() {
     drop((a, _b));
     lasthop.stop();
     turn.step("done");
+}
+
+/// vm3 gets copies, and vm2 is limited.
+const BESIDE: &str = r#"
+[[mirror]]
+name = "m1"
+to = "vm3"
+ports = ["vm1", "vm2"]
+[[mirror]]
+name = "m2"
+to = "vm3"
+segments = ["lan"]
+filter = "dst port 2002"
+"#;
+
+#[test]
+fn limits_and_mirrors_that_a_frame_meets_are_told() {
+    let turn = turn();
+    let limits = "socket = \"vm2.sock\"\nlimits = { to_guest = { packets_per_second = 100000 } }";
+    let config = CONFIG.replace("socket = \"vm2.sock\"", limits);
+    let lasthop = Lasthop::start(&format!("{config}{BESIDE}"));
+    let mut probe = guest(&lasthop, "vm3", 3);
+    let (mut a, mut b) = two_guests(&lasthop);
+    for (port, copies) in [(2002, 3), (99, 2)] {
+        let told = trace(
+            &lasthop,
+            "vm1",
+            &format!("udp 10.0.0.1:1001 > 10.0.0.2:{port}"),
+        );
+        let mirrors = told["mirrors"].as_array().expect("mirrors");
+        assert_eq!(mirrors.len(), copies, "{told}");
+        assert_eq!(told["limits"][0]["limit"], "to_guest", "{told}");
+        turn.step("so many copies come");
+        probe.recv_all().expect("the device keeps the rules");
+        let frame = udp(&Flow::v4(1, 2).ports(1001, port), b"x");
+        a.send(&frame).expect("room");
+        assert!(
+            b.recv(Duration::from_secs(5))
+                .expect("the device keeps the rules")
+                .is_some()
+        );
+        let got = probe.recv_count(copies, Duration::from_secs(5));
+        let got = got.expect("the device keeps the rules");
+        assert!(got.iter().all(|got| got.frame == frame) && got.len() == copies);
+        assert_eq!(
+            probe.recv_all().expect("the device keeps the rules").len(),
+            0
+        );
+    }
+    let text = lasthop.ok(&[
+        "trace",
+        "--port",
+        "vm1",
+        "udp 10.0.0.1:1001 > 10.0.0.2:2002",
+    ]);
+    turn.step(&format!("as an operator reads it:\n{text}"));
+    for line in [
+        "limit    vm2 may be sent 100000 packets/s: more is dropped, rate-limited",
+        "mirror   m1 copies it to vm3, as vm1 sends it",
+        "mirror   m1 copies it to vm3, as it is delivered to vm2",
+        "mirror   m2 copies it to vm3, as vm1 sends it",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    drop((a, b, probe));
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// A process that runs beside the test, whose output goes to a file: nobody has to read it for it to get on.
+fn start(lasthop: &Lasthop, program: impl AsRef<Path>, args: &[String]) -> Process {
+    let log = lasthop.folder().join("next.log");
+    Process::start("trace", program, args, &log)
+}
+
+/// `lasthop trace` of what vm1 sends from now on.
+fn next(lasthop: &Lasthop, args: &[&str]) -> Process {
+    let runtime = lasthop.folder().display().to_string();
+    let args = [&["--runtime-dir", &runtime, "trace", "--port", "vm1"], args].concat();
+    let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+    start(lasthop, e2e::paths::binary("lasthop"), &args)
+}
+
+/// Has a guest send frames, again and again, until a process has ended; what that has printed. Whether the switch copies already is not known.
+fn send_until_end(guest: &mut FakeGuest, frames: &[&[u8]], mut process: Process) -> String {
+    let ended = eventually("the end", Duration::from_secs(30), || {
+        for frame in frames {
+            guest.send(frame).expect("room");
+        }
+        process.ended()
+    });
+    let said = process.output();
+    assert!(ended.success(), "{ended}: {said}");
+    said
+}
+
+fn results(text: &str) -> Vec<&str> {
+    let lines = text.lines();
+    lines.filter(|line| line.starts_with("result")).collect()
+}
+
+#[test]
+fn the_next_frames_of_a_port_are_told() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let (mut a, b) = two_guests(&lasthop);
+    let to_b = udp(&Flow::v4(1, 2), b"x");
+    let back = udp(&Flow::v4(1, 1), b"x");
+    turn.step("any three");
+    let text = send_until_end(&mut a, &[&to_b], next(&lasthop, &["--next", "3"]));
+    assert_eq!(results(&text), ["result   to vm2"; 3], "{text}");
+    let third = "\nframe    3: ether 02:1a:57:00:00:01 > 02:1a:57:00:00:02 udp ";
+    assert!(text.contains(third), "{text}");
+    assert!(!text.contains(" NOT "), "{text}");
+
+    turn.step("two of many");
+    let filter = ["--next", "2", "--filter", "ether dst 02:1a:57:00:00:01"];
+    let text = send_until_end(&mut a, &[&to_b, &back], next(&lasthop, &filter));
+    assert_eq!(results(&text).len(), 2, "{text}");
+    for result in results(&text) {
+        assert!(result.contains("reflection"), "{text}");
+    }
+
+    turn.step("those that came until it was interrupted");
+    let process = next(&lasthop, &["--next", "1000"]);
+    listens_to_interrupts(&process);
+    let before = lasthop.stats();
+    for _ in 0..20 {
+        a.send(&to_b).expect("room");
+    }
+    let all = || (lasthop.stats().since(&before).sent("vm1") == 20).then_some(());
+    eventually("all are counted", Duration::from_secs(5), all);
+    process.signal(Signal::INT);
+    let text = send_until_end(&mut a, &[], process);
+    assert_eq!(results(&text).len(), 20, "{text}");
+
+    turn.step("through a pipe");
+    let command = r#""$1" --runtime-dir "$2" capture vm1 --direction in --count 3 -w - | "$1" --runtime-dir "$2" trace --port vm1 --pcap -"#;
+    let binary = e2e::paths::binary("lasthop").display().to_string();
+    let runtime = lasthop.folder().display().to_string();
+    let args = ["-c", command, "sh", &binary, &runtime].map(str::to_owned);
+    let text = send_until_end(&mut a, &[&to_b], start(&lasthop, "sh", &args));
+    assert_eq!(results(&text), ["result   to vm2"; 3], "{text}");
+
+    turn.step("a switch that dies meanwhile");
+    let mut process = next(&lasthop, &["--next", "1000"]);
+    listens_to_interrupts(&process);
+    lasthop.kill_switch();
+    let ended = process.end(Duration::from_secs(15)).expect("it ends");
+    let said = process.output();
+    assert_eq!(ended.code(), Some(1), "{said}");
+    let broken = "no frames came\nlasthop: the capture of them broke off after 0 frames\n";
+    assert_eq!(said, broken);
+
+    turn.step("what is wrong");
+    let (code, text) = refused(&lasthop, &["--port", "vm9", "--next", "1"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no port `vm9`"), "{text}");
+    for wrong in [
+        &["--next", "1", "--filter", "banana"][..],
+        &["--next", "0"],
+        &["--next", "1025"],
+        &["--next", "1", "--pcap", "-"],
+        &["--filter", "icmp", "icmp 10.0.0.1 > 10.0.0.2"],
+    ] {
+        let args = [&["--port", "vm1"], wrong].concat();
+        assert_eq!(refused(&lasthop, &args).0, Some(2), "{wrong:?}");
+    }
+    drop((a, b));
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// Waits until a process has frames, and would not die of Ctrl-C.
+fn listens_to_interrupts(process: &Process) {
+    let file = format!("/proc/{}/status", process.pid());
+    eventually("it to listen", Duration::from_secs(10), || {
+        let status = std::fs::read_to_string(&file).expect("it runs");
+        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).expect("a mask");
+        (caught & 1 << (Signal::INT.as_raw() - 1) != 0).then_some(())
+    });
 }

@@ -160,7 +160,11 @@ pub trait Port {
     }
 
     /// Frames for `pair`, which is held, were dropped.
-    fn note_dropped(&mut self, _pair: u16, _frames: u64) {}
+    fn note_dropped(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
+
+    /// Frames that came from `pair` were dropped, by whoever decides where they go. Also while the pair is not held, and for a pair that
+    /// there is not.
+    fn note_refused(&mut self, _pair: u16, _reason: DropReason, _frames: u64) {}
 
     /// Copies frames into the receiver's memory that need no more than that, and says how much it did: the short way
     /// for many frames. The first frame that it does not take, and those behind it, are for [`Port::deliver`], so

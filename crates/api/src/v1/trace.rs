@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{FlowEntry, PortState};
+use super::{FlowEntry, MirrorDirection, PortState};
 
 /// Frames in one request at most.
 pub const TRACE_MAX: usize = 16;
@@ -57,6 +57,12 @@ pub struct Trace {
     pub steps: Vec<TraceStep>,
     /// What comes of it.
     pub outcome: TraceOutcome,
+    /// Limits that the frame meets on its way. Whether it is one too many depends on what else is sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<TraceLimit>,
+    /// Mirrors that copy it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<TraceMirror>,
     /// The decisions for such frames that the switch has cached, one for each of its workers that has one. Without any, the
     /// first such frame has control asked.
     pub flows: Vec<TracedFlow>,
@@ -158,6 +164,35 @@ pub struct TraceOutcome {
     pub reason: Option<String>,
     /// To whom it goes.
     pub receivers: Vec<TraceReceiver>,
+}
+
+/// A limit of a port, which counts the frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TraceLimit {
+    /// Which limit: by its name in [`LimitsSpec`](super::LimitsSpec).
+    pub limit: String,
+    /// The port whose limit it is; of receivers those that have the same one, each for itself.
+    pub ports: Vec<String>,
+    /// In words.
+    pub text: String,
+    /// Why a frame is dropped that is one too many, as statistics count it. Without this, it waits with its sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop: Option<String>,
+}
+
+/// A copy of the frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TraceMirror {
+    /// The mirror.
+    pub mirror: String,
+    /// The port that gets the copy.
+    pub to: String,
+    /// The port at which it is copied.
+    pub port: String,
+    /// As that port sent it, or as it was delivered to it: never `both`.
+    pub direction: MirrorDirection,
+    /// In words.
+    pub text: String,
 }
 
 /// Who gets a frame.

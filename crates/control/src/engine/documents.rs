@@ -205,14 +205,14 @@ pub(super) fn state_of(state: Option<&PortState>) -> ApiState {
 impl Engine {
     pub(super) fn status(&mut self) -> Result<StatusDocument, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
-        self.status_of(&states, figures)
+        self.status_of(&states, &figures.switch)
     }
 
     /// The status, where the switch has been asked already.
     pub(super) fn status_of(
         &mut self,
         states: &[PortState],
-        figures: SwitchFigures,
+        figures: &SwitchFigures,
     ) -> Result<StatusDocument, Problem> {
         let processes = self.supervisor.processes().map_err(unavailable)?;
         let drivers = self.driver_states()?;

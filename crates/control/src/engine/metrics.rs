@@ -63,7 +63,7 @@ impl Engine {
     /// What metrics are made of.
     pub(super) fn facts(&mut self) -> Result<Facts, Problem> {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
-        let status = self.status_of(&states, figures)?;
+        let status = self.status_of(&states, &figures.switch)?;
         let ports = status.ports.iter().map(|port| {
             let id = self.saved.ports.get(&port.name).copied();
             PortFacts {
@@ -74,7 +74,8 @@ impl Engine {
         Ok(Facts {
             ports: ports.collect(),
             status,
-            figures,
+            figures: figures.switch,
+            workers: figures.workers,
             ticks_per_second: self.counters.ticks_per_second(),
             stations: self.fdb.list(self.now()).len() as u64,
         })

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use channel::driving::{DriverSpec, DriverState};
+use channel::figures::WorkerFigures;
 use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
 use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
@@ -50,6 +51,15 @@ fn wait_for<Out: Serialize, In: DeserializeOwned>(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What the switch has counted beside ports.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    /// As a whole.
+    pub(super) switch: SwitchFigures,
+    /// Of each thread that forwards.
+    pub(super) workers: Vec<WorkerFigures>,
 }
 
 /// The switch.
@@ -137,13 +147,13 @@ impl SwitchPeer {
     ///
     /// # Errors
     /// As [`SwitchPeer::request`].
-    pub(super) fn port_states(&mut self) -> io::Result<(Vec<PortState>, SwitchFigures)> {
+    pub(super) fn port_states(&mut self) -> io::Result<(Vec<PortState>, Figures)> {
         let mut states = Vec::new();
-        let mut figures = SwitchFigures::default();
+        let mut figures = Figures::default();
         self.request(Order::PortStates, &[], |report, _| match report {
-            Report::PortStates(part, now) => {
+            Report::PortStates(part, switch, workers) => {
                 states.extend(part);
-                figures = now;
+                figures = Figures { switch, workers };
                 None
             }
             other => Some(other),

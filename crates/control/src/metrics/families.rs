@@ -1,7 +1,7 @@
 //! Which metrics there are.
 
 use api::v1::{PortState, PortStatus, ProcessState};
-use channel::figures::{QueueCounts, WAIT_BOUNDS_US};
+use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
 use port::REASONS;
 
 use super::text::{Kind, Page};
@@ -26,6 +26,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     waits(facts, page);
     counters(facts, page);
     work(facts, page);
+    workers(facts, page);
     ports(facts, page);
     queues(facts, page);
     drivers(facts, page);
@@ -217,6 +218,32 @@ fn work(facts: &Facts, page: &mut Page) {
     }
 }
 
+fn workers(facts: &Facts, page: &mut Page) {
+    type Value = fn(&WorkerFigures) -> f64;
+    let families: [(&str, &str, Value); 2] = [
+        (
+            "lasthop_worker_busy_cycles",
+            "Cycles of the switch's counter that a thread has spent for frames: its share is their rate by lasthop_processor_cycles_per_second.",
+            |w| w.busy_ticks as f64,
+        ),
+        (
+            "lasthop_worker_processor_seconds",
+            "Processor time of a thread that forwards, also that in which it looked for frames and found none.",
+            |w| w.cpu_ns as f64 / 1e9,
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Counter, name, help);
+        for (number, worker) in facts.workers.iter().enumerate() {
+            let (number, kind) = (
+                number.to_string(),
+                if worker.helps { "helper" } else { "worker" },
+            );
+            family.sample(&[("worker", &*number), ("kind", kind)], value(worker));
+        }
+    }
+}
+
 fn ports(facts: &Facts, page: &mut Page) {
     let mut family = page.family(Kind::Gauge, "lasthop_port_info", "Always 1.");
     for port in &facts.status.ports {
@@ -284,18 +311,13 @@ fn queues(facts: &Facts, page: &mut Page) {
 
 fn queue_counters(facts: &Facts, page: &mut Page) {
     type Value = fn(&QueueCounts) -> f64;
-    let families: [(&str, &str, Value); 5] = [
+    let families: [(&str, &str, Value); 4] = [
         (
             "lasthop_queue_frames",
             "Frames that a queue has carried since it was started; even queues carry them to the guest.",
             |q| q.frames as f64,
         ),
         ("lasthop_queue_bytes", "Bytes of those.", |q| q.bytes as f64),
-        (
-            "lasthop_queue_dropped_frames",
-            "Frames that it could not carry: there was no buffer, or they were wrong in themselves.",
-            |q| q.dropped as f64,
-        ),
         (
             "lasthop_queue_notifications",
             "Kicks of the guest that were heard, of odd queues; interrupts of the guest, of even ones.",
@@ -314,6 +336,17 @@ fn queue_counters(facts: &Facts, page: &mut Page) {
                 let index = queue.index.to_string();
                 let labels = [("port", &*port.name), ("queue", &*index)];
                 family.sample(&labels, value(&queue.counts));
+            }
+        }
+    }
+    let help = "Frames dropped that came by a queue, or were to go by it, since it was started; without reasons of which there are none.";
+    let mut family = page.family(Kind::Counter, "lasthop_queue_dropped_frames", help);
+    for (port, counted) in each(facts) {
+        for queue in counted.state.iter().flat_map(|state| &state.queues) {
+            let index = queue.index.to_string();
+            for (reason, frames) in &queue.counts.drops {
+                let (port, queue) = (("port", &*port.name), ("queue", &*index));
+                family.sample(&[port, queue, ("reason", reason.name())], *frames);
             }
         }
     }

@@ -4,10 +4,10 @@ use api::v1::{
     DriverStatus, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
     SegmentStatus, StatusDocument,
 };
-use channel::figures::{QueueCounts, Waits};
+use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures};
 use port::counters::{PortCounts, Ticks, Traffic};
-use port::{PortId, REASONS};
+use port::{DropReason, PortId, REASONS};
 use serde_json::Value;
 use testkit::metrics::Metrics;
 
@@ -45,7 +45,7 @@ fn facts() -> Facts {
             counts: QueueCounts {
                 frames: 10,
                 bytes: 600,
-                dropped: 1,
+                drops: vec![(DropReason::AclDenied, 3), (DropReason::Runt, 1)],
                 notifications: 4,
                 full_ns: 2_500_000_000,
             },
@@ -99,6 +99,13 @@ fn facts() -> Facts {
             },
             ..SwitchFigures::default()
         },
+        workers: [false, true]
+            .map(|helps| WorkerFigures {
+                helps,
+                busy_ticks: 5_000,
+                cpu_ns: 1_500_000_000,
+            })
+            .into(),
         ports: vec![counted(0, "vm1"), counted(1, "t0")],
         ticks_per_second: Some(10_000),
         stations: 5,
@@ -139,6 +146,18 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         (
             "lasthop_queue_notifications_total{port=\"vm1\",queue=\"1\"}",
             4.0,
+        ),
+        (
+            "lasthop_queue_dropped_frames_total{port=\"vm1\",queue=\"1\",reason=\"acl-denied\"}",
+            3.0,
+        ),
+        (
+            "lasthop_worker_busy_cycles_total{worker=\"0\",kind=\"worker\"}",
+            5_000.0,
+        ),
+        (
+            "lasthop_worker_processor_seconds_total{worker=\"1\",kind=\"helper\"}",
+            1.5,
         ),
         ("lasthop_upcall_seconds_bucket{le=\"0.00001\"}", 1.0),
         ("lasthop_upcall_seconds_bucket{le=\"0.00005\"}", 1.0),

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use api::v1::{Problem, ProblemKind, TraceFrame};
-use wire::expression::FrameText;
 use wire::expression::frame::Body;
+use wire::expression::{Filter, FrameText};
 use wire::packet::{Fragment, L3};
+use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{FlowKey, MacAddr, Parsed, SNAPSHOT, arp, icmp, tcp, udp};
 
 /// The shortest frame that has a whole Ethernet header.
@@ -71,6 +72,25 @@ impl Frame {
     /// Its first bytes, and how many it has.
     pub(crate) fn bytes(&self) -> (&[u8], usize) {
         (&self.headers, self.length)
+    }
+
+    /// Whether a filter means it.
+    pub(crate) fn is_meant_by(&self, filter: &Filter) -> bool {
+        filter.matches(&self.parse(), self.length as u32)
+    }
+
+    /// The frame with this tag in the place of the outer one, or without one: as the switch delivers it.
+    pub(crate) fn with_tag(&self, vid: Option<u16>) -> Self {
+        let mut headers = HeaderBuf::copy_of(&self.headers);
+        let before = headers.len();
+        let priority = headers.pop_vlan().unwrap_or(VlanTci::new(0));
+        if let Some(vid) = vid {
+            headers.push_vlan(priority.with_vid(vid));
+        }
+        Self {
+            length: self.length + headers.len() - before,
+            headers: headers.as_slice()[..headers.len().min(SNAPSHOT)].to_vec(),
+        }
     }
 
     fn parse(&self) -> Parsed {

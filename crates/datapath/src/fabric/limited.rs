@@ -90,7 +90,7 @@ impl<P: Port> Fabric<P> {
         if masked {
             let frames = run.frames.len() as u64;
             if let Some(slot) = self.slot(to) {
-                slot.port.note_dropped(0, frames);
+                slot.port.note_dropped(0, DropReason::ReceiverFull, frames);
             }
             self.counters
                 .add_drops(to, DropReason::ReceiverFull, frames);

@@ -135,7 +135,7 @@ impl<P: Port> Fabric<P> {
     /// Counts a frame that its sender or the policy is the cause of losing.
     #[cold]
     pub(super) fn lose_at_sender(&mut self, from: PortId, reason: DropReason) {
-        self.counters.add_drops(from, reason, 1);
+        self.count_lost(from, reason, 1);
         self.lost_at_sender = Some(reason);
     }
 

@@ -1,10 +1,53 @@
 //! What is counted of each queue.
 
 use channel::figures::QueueCounts;
-use port::Batch;
 use port::counters::Traffic;
+use port::{Batch, DropReason, REASONS};
 
-use super::{GuestPort, GuestQueue, to_guest};
+use super::{GuestPort, GuestQueue};
+
+/// What one worker has dropped of each queue since it was started, by reason. It is the worker's own, so that nobody waits for others when
+/// something is dropped of a queue that they have.
+#[derive(Debug, Default)]
+pub(super) struct Drops(Vec<OfQueue>);
+
+#[derive(Clone, Debug, Default)]
+struct OfQueue {
+    /// Reasons that are counted already, one bit each: there are few, and who reads looks at no others.
+    seen: u64,
+    frames: [u64; REASONS.len()],
+}
+
+const _: () = assert!(REASONS.len() <= u64::BITS as usize);
+
+impl Drops {
+    /// A queue is started.
+    pub(super) fn begin(&mut self, queue: usize) {
+        if self.0.len() <= queue {
+            self.0.resize_with(queue + 1, OfQueue::default);
+        }
+        self.0[queue] = OfQueue::default();
+    }
+
+    /// Counts; what is of no queue is left out.
+    #[inline]
+    pub(super) fn add(&mut self, queue: usize, reason: DropReason, frames: u64) {
+        if let Some(of) = self.0.get_mut(queue) {
+            of.seen |= 1 << reason as u32;
+            of.frames[reason as usize] += frames;
+        }
+    }
+
+    /// All that was counted: queue, reason, frames.
+    fn all(&self) -> impl Iterator<Item = (u16, DropReason, u64)> + '_ {
+        let queues = (0..).zip(&self.0).filter(|(_, of)| of.seen != 0);
+        queues.flat_map(|(queue, of)| {
+            let reasons = REASONS.iter().zip(of.frames);
+            let counted = reasons.filter(|(_, frames)| *frames > 0);
+            counted.map(move |(reason, frames)| (queue, *reason, frames))
+        })
+    }
+}
 
 impl GuestQueue {
     /// Frames were carried.
@@ -17,29 +60,24 @@ impl GuestQueue {
     /// A batch was filled, from the beginning.
     #[inline(always)]
     pub(super) fn count_leased(&mut self, batch: &Batch) {
-        let taken = batch.taken();
-        self.carried(taken);
-        self.counts.dropped += taken.packets - batch.frames().len() as u64;
+        self.carried(batch.taken());
     }
 }
 
 impl GuestPort {
-    /// What was counted of every queue, by index.
+    /// What was counted of every queue, by index; but for drops, which each worker has of its own.
     pub(crate) fn counts(&mut self) -> Vec<(u16, QueueCounts)> {
         let queues = (0..).zip(&mut self.queues);
         let counts = |queue: &mut GuestQueue| QueueCounts {
             full_ns: queue.congestion.full_ns(),
-            ..queue.counts
+            ..queue.counts.clone()
         };
         let all = queues.filter_map(|(at, lane)| Some((at, lane.as_mut()?.with(counts))));
         all.collect()
     }
 
-    /// Frames for a pair that is held were dropped.
-    pub(super) fn count_dropped(&mut self, pair: u16, frames: u64) {
-        let lane = self.queues.get_mut(to_guest(pair)).and_then(Option::as_mut);
-        if let Some(queue) = lane.and_then(|lane| lane.held()) {
-            queue.counts.dropped += frames;
-        }
+    /// What this worker has dropped since the queues were started: queue, reason, frames.
+    pub(crate) fn drops(&self) -> impl Iterator<Item = (u16, DropReason, u64)> + '_ {
+        self.drops.all()
     }
 }

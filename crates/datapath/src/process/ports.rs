@@ -2,12 +2,55 @@
 
 use std::collections::BTreeMap;
 
-use channel::figures::QueueCounts;
+use channel::figures::{QueueCounts, WorkerFigures};
 use channel::limits::Limits;
-use port::PortId;
+use channel::switching::SwitchFigures;
+use port::{DropReason, PortId};
 
 use super::Process;
 use crate::limits::PortLimits;
+use crate::poll::thread_time;
+use crate::worker::Worker;
+
+/// What was counted of all queues.
+type Counts = BTreeMap<PortId, BTreeMap<u16, QueueCounts>>;
+
+/// What one worker has counted.
+struct Counted {
+    switch: SwitchFigures,
+    own: WorkerFigures,
+    /// Of the queues of all ports, by reason.
+    drops: Vec<(PortId, u16, DropReason, u64)>,
+}
+
+impl Counted {
+    fn by(worker: &mut Worker, ports: &[PortId]) -> Self {
+        let mut drops = Vec::new();
+        for id in ports {
+            if let Some(port) = worker.switch.port_mut(*id) {
+                let of_port = port.drops();
+                drops.extend(of_port.map(|(queue, reason, frames)| (*id, queue, reason, frames)));
+            }
+        }
+        Self {
+            switch: worker.switch.figures(),
+            own: WorkerFigures {
+                helps: false,
+                busy_ticks: worker.switch.busy(),
+                // A job runs on the worker's own thread.
+                cpu_ns: thread_time().as_nanos() as u64,
+            },
+            drops,
+        }
+    }
+}
+
+fn add(drops: &mut Vec<(DropReason, u64)>, reason: DropReason, frames: u64) {
+    match drops.iter_mut().find(|(of, _)| *of == reason) {
+        Some((_, all)) => *all += frames,
+        None => drops.push((reason, frames)),
+    }
+}
 
 impl Process {
     /// Those of all ports that have any.
@@ -20,9 +63,36 @@ impl Process {
         })
     }
 
-    /// What was counted of all queues.
-    pub(super) fn queue_counts(&self) -> BTreeMap<PortId, BTreeMap<u16, QueueCounts>> {
+    /// What was counted, of the switch as a whole, of each worker, helpers last, and of each queue.
+    pub(super) fn count_all(&self) -> (SwitchFigures, Vec<WorkerFigures>, Counts) {
+        let (helpers, helped) = self.workers.help();
+        let mut figures = SwitchFigures {
+            workers: self.workers.count() as u16,
+            helpers,
+            helped,
+            ..SwitchFigures::default()
+        };
         let ports: Vec<PortId> = self.ports.keys().copied().collect();
+        let mut counts = self.queue_counts(ports.clone());
+        let mut workers = Vec::new();
+        for counted in self.workers.each(move |w| Counted::by(w, &ports)) {
+            figures.add(&counted.switch);
+            workers.push(WorkerFigures {
+                helps: workers.len() >= self.workers.count(),
+                ..counted.own
+            });
+            for (port, queue, reason, frames) in counted.drops {
+                let of_port = counts.get_mut(&port);
+                if let Some(of) = of_port.and_then(|queues| queues.get_mut(&queue)) {
+                    add(&mut of.drops, reason, frames);
+                }
+            }
+        }
+        (figures, workers, counts)
+    }
+
+    /// What was counted of all queues but what was dropped: each worker has that of its own.
+    fn queue_counts(&self, ports: Vec<PortId>) -> Counts {
         self.workers.first(move |w| {
             let mut counts = |id| {
                 let port = w.switch.port_mut(id)?;

@@ -26,6 +26,12 @@ impl<P: Port> Switch<P> {
         self.frames
     }
 
+    /// What all that was done for frames has cost, in ticks.
+    #[must_use]
+    pub fn busy(&self) -> u64 {
+        self.meter.total()
+    }
+
     /// Batches begin: what was done since the last one is nobody's.
     pub fn begin_batches(&mut self) {
         self.meter.begin();

@@ -101,11 +101,11 @@ impl<P: Port> Switch<P> {
             self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
         }
         for waiting in self.parking.expire(now) {
-            self.fabric.counters.add_drops(
-                waiting.port(),
-                DropReason::UpcallTimeout,
-                waiting.frames.len() as u64,
-            );
+            for frame in &waiting.frames {
+                self.fabric.serving = frame.pair;
+                self.fabric
+                    .count_lost(waiting.port(), DropReason::UpcallTimeout, 1);
+            }
             self.show_expired(&waiting);
         }
     }

@@ -22,6 +22,7 @@ fn frame(mark: u8, bytes: usize) -> ParkedFrame {
     let mut headers = HeaderBuf::default();
     headers.fill(bytes.min(64)).fill(mark);
     ParkedFrame {
+        pair: 0,
         headers,
         payload: vec![mark; bytes.saturating_sub(64)],
         offload: Offload::default(),

@@ -1,10 +1,11 @@
 //! Guests that behave: in every shape, coming and going.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use channel::switching::{Order, PortPhase, Role};
-use port::{DropReason, PortId};
+use port::{DropReason, PortId, REASONS};
 use testkit::driver::Shape;
 use testkit::features::{
     ALL_OFFLOADS, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
@@ -321,6 +322,82 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
     });
     host.start_control();
     assert!(b.recv_all().expect("correct").is_empty());
+}
+
+/// What was dropped at a port by reason: of the port, and of each of its queues.
+fn drops(host: &mut Host, id: u32) -> (Counted, BTreeMap<u16, Counted>) {
+    let counts = host.counts(id);
+    let all = REASONS.iter().map(|r| (r.name(), counts.dropped(*r)));
+    let queues = host.state(id).queues.into_iter().map(|queue| {
+        let of = queue.counts.drops.iter().map(|(r, n)| (r.name(), *n));
+        (queue.index, of.collect())
+    });
+    (all.filter(|(_, n)| *n > 0).collect(), queues.collect())
+}
+
+type Counted = BTreeMap<&'static str, u64>;
+
+#[test]
+fn what_is_dropped_is_counted_at_its_queue_whoever_drops_it() {
+    let mut host = Host::new();
+    host.add_port(1, 2);
+    host.add_port(2, 1);
+    let mut a = host.guest(1, GuestConfig::default().pairs(2));
+    let mut b = host.guest(2, GuestConfig::default());
+    talk(&mut a, &mut b, 20);
+    let header = NetHeader::default();
+    for (pair, times) in [(0, 3), (1, 5)] {
+        // Short ones are dropped as they are taken, those to itself as control says, first after they have waited.
+        for _ in 0..times {
+            a.send_on(pair, &[0; 5], &header).expect("room");
+            let itself = numbered(1, 1, 1, 60);
+            a.send_on(pair, &itself, &header).expect("room");
+        }
+    }
+    wait_for("drops", || {
+        let counts = host.counts(1);
+        let all = [DropReason::Runt, DropReason::Reflection];
+        all.map(|reason| counts.dropped(reason)) == [8, 8]
+    });
+    let of = |times| Counted::from([("reflection", times), ("runt", times)]);
+    let (all, queues) = drops(&mut host, 1);
+    assert_eq!(all, of(8));
+    assert_eq!((&queues[&1], &queues[&3]), (&of(3), &of(5)));
+    assert!(queues[&0].is_empty() && queues[&2].is_empty());
+
+    // A receiver that does not read.
+    for n in 0..1000 {
+        a.send_on((n % 2) as usize, &numbered(1, 2, n, 60), &header)
+            .expect("room");
+    }
+    wait_for("all frames", || {
+        let b = host.counts(2);
+        b.to_guest.packets + b.dropped(DropReason::ReceiverFull) >= 1020
+    });
+    let (all, queues) = drops(&mut host, 2);
+    assert!(all["receiver-full"] > 0);
+    assert_eq!(queues[&0], all);
+    b.recv_all().expect("correct");
+
+    // What waits for control in vain.
+    host.kill_control();
+    a.send_on(1, &stray(1, 9, 60), &header).expect("room");
+    wait_for("patience to end", || {
+        host.counts(1).dropped(DropReason::UpcallTimeout) == 1
+    });
+    host.start_control();
+    let (_, queues) = drops(&mut host, 1);
+    assert_eq!(queues[&3].get("upcall-timeout"), Some(&1));
+    assert_eq!(queues[&1], of(3));
+
+    // A queue that is started begins at nothing, as all that is counted of it.
+    a.disconnect().expect("a good end");
+    host.wait_phase(1, PortPhase::Waiting);
+    let a = host.guest(1, GuestConfig::default().pairs(2));
+    let (all, queues) = drops(&mut host, 1);
+    assert_eq!(all["runt"], 8);
+    assert!(queues.values().all(BTreeMap::is_empty), "{queues:?}");
+    drop(a);
 }
 
 #[test]

@@ -272,7 +272,7 @@ impl Host {
                     phase,
                     reason,
                 } => self.phases.push((port, phase, reason)),
-                Report::PortStates(states, figures) => {
+                Report::PortStates(states, figures, _) => {
                     self.states.extend(states);
                     self.figures = figures;
                 }

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use api::v1::CaptureQuery;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,7 +37,8 @@ pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
         }
     };
     let mut blocks = Blocks::default();
-    let copied = copy(client, download, &mut blocks, &mut file).await;
+    let write = |bytes: &[u8]| file.write(bytes);
+    let copied = copy(client, download, &mut blocks, write).await;
     let counts = blocks.counts.take();
     let frames = units::several(blocks.frames, "frame");
     match (copied, counts) {
@@ -55,12 +57,41 @@ pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
     }
 }
 
+/// Frames that have come.
+pub(super) struct Collected {
+    /// Them, as a pcapng file; empty if it broke off before anything came.
+    pub(super) file: Vec<u8>,
+    pub(super) frames: u64,
+    /// It did not break off.
+    pub(super) is_whole: bool,
+}
+
+/// Frames of a port, as many as the query says; fewer when it is interrupted before, or breaks off.
+pub(super) async fn collect(
+    client: &Client,
+    port: &str,
+    query: &CaptureQuery,
+) -> Result<Collected, Failure> {
+    let download = client.open(&capture_path(port, query)).await?;
+    let (mut blocks, mut file) = (Blocks::default(), Vec::new());
+    let keep = |bytes: &[u8]| {
+        file.extend_from_slice(bytes);
+        Ok(())
+    };
+    copy(client, download, &mut blocks, keep).await?;
+    Ok(Collected {
+        file,
+        frames: blocks.frames,
+        is_whole: blocks.counts.is_some(),
+    })
+}
+
 /// Copies what comes, until its end.
 async fn copy(
     client: &Client,
     mut download: Download,
     blocks: &mut Blocks,
-    file: &mut Output,
+    mut write: impl FnMut(&[u8]) -> Done,
 ) -> Done {
     let mut stop = Stop::new()?;
     let mut stopping = false;
@@ -79,7 +110,7 @@ async fn copy(
             Some(Err(_)) | None => return Ok(()),
         };
         blocks.add(&bytes)?;
-        file.write(blocks.whole())?;
+        write(&blocks.whole())?;
     }
 }
 
@@ -135,8 +166,8 @@ impl Output {
         })
     }
 
-    fn write(&mut self, bytes: Vec<u8>) -> Done {
-        self.file.write_all(&bytes).map_err(|e| match e.kind() {
+    fn write(&mut self, bytes: &[u8]) -> Done {
+        self.file.write_all(bytes).map_err(|e| match e.kind() {
             // Whoever reads has seen enough.
             io::ErrorKind::BrokenPipe => Failure::Unread,
             _ => Failure::Failed(format!("cannot write {}: {e}", self.name)),

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceDocument, TraceFrame,
-    TraceRequest,
+    CaptureQuery, FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceDocument,
+    TraceFrame, TraceRequest,
 };
 use hyper::Method;
 
@@ -16,8 +16,8 @@ use super::client::Client;
 use super::order::{print, read};
 use super::pcap::{Capture, Captured};
 use super::tables::{Column, facts, table};
-use super::units::{count, rate};
-use super::{Done, Failure, emit};
+use super::units::{self, count, rate};
+use super::{Done, Failure, capture, emit};
 
 /// The path of the busiest flows.
 pub(super) fn flows_path(filter: &FlowsFilter) -> String {
@@ -37,16 +37,46 @@ pub(super) async fn flows(client: &Client, args: FlowsArgs) -> Done {
 
 /// Explains what would become of frames.
 pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
-    let mut request = TraceRequest {
+    if let Some(query) = args.capture() {
+        return trace_next(client, &args, &query).await;
+    }
+    if let Some(path) = &args.pcap {
+        let name = path.display().to_string();
+        let file = open(path).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+        return trace_all(client, &args, file, &name).await;
+    }
+    let request = TraceRequest {
+        expression: Some(args.expression.join(" ")),
+        ..request(&args)
+    };
+    ask(client, &request, &args, 0).await
+}
+
+/// Waits for frames of the port, and explains what would become of each.
+async fn trace_next(client: &Client, args: &TraceArgs, query: &CaptureQuery) -> Done {
+    let came = capture::collect(client, &args.port, query).await?;
+    match came.frames {
+        0 if args.output.json => {}
+        0 => emit("no frames came\n")?,
+        _ => trace_all(client, args, &came.file[..], "what came").await?,
+    }
+    let frames = units::several(came.frames, "frame");
+    let broken = || Failure::Failed(format!("the capture of them broke off after {frames}"));
+    came.is_whole.then_some(()).ok_or_else(broken)
+}
+
+fn request(args: &TraceArgs) -> TraceRequest {
+    TraceRequest {
         port: args.port.clone(),
         ..TraceRequest::default()
-    };
-    let Some(path) = &args.pcap else {
-        request.expression = Some(args.expression.join(" "));
-        return ask(client, &request, &args, 0).await;
-    };
-    let unread = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
-    let mut capture = open(path).and_then(Capture::open).map_err(unread)?;
+    }
+}
+
+/// Explains what would become of each frame of a file.
+async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> Done {
+    let unread = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    let mut capture = Capture::open(file).map_err(unread)?;
+    let mut request = request(args);
     let mut done = 0;
     loop {
         let mut frames = Vec::new();
@@ -60,7 +90,7 @@ pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
         }
         let next = done + frames.len();
         request.frames = frames;
-        ask(client, &request, &args, done).await?;
+        ask(client, &request, args, done).await?;
         done = next;
     }
 }
@@ -87,7 +117,7 @@ async fn ask(client: &Client, request: &TraceRequest, args: &TraceArgs, before: 
         return print::<TraceDocument>(args.output, &answer, |_| String::new());
     }
     let document: TraceDocument = read(&answer)?;
-    let numbered = args.pcap.is_some();
+    let numbered = args.numbers();
     let mut text = String::new();
     for (at, trace) in document.traces.iter().enumerate() {
         let number = before + at + 1;
@@ -110,6 +140,10 @@ fn told(trace: &Trace, number: Option<usize>) -> String {
     let steps = trace.steps.iter();
     lines.extend(steps.map(|step| (step.stage.as_str(), step.text.clone())));
     lines.push(("result", trace.outcome.text.clone()));
+    let limits = trace.limits.iter();
+    lines.extend(limits.map(|limit| ("limit", limit.text.clone())));
+    let mirrors = trace.mirrors.iter();
+    lines.extend(mirrors.map(|mirror| ("mirror", mirror.text.clone())));
     if trace.flows.is_empty() {
         let none = "none is cached: the first such frame has control decide";
         lines.push(("flow", none.to_owned()));
@@ -137,7 +171,7 @@ fn told(trace: &Trace, number: Option<usize>) -> String {
 fn ago(ms: u32) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
-        _ => super::units::duration(Duration::from_millis(ms.into()).as_secs()),
+        _ => units::duration(Duration::from_millis(ms.into()).as_secs()),
     }
 }
 
@@ -209,6 +243,8 @@ mod tests {
                 reason: None,
                 receivers: Vec::new(),
             },
+            limits: Vec::new(),
+            mirrors: Vec::new(),
             flows,
         }
     }

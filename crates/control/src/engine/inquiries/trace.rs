@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use api::v1::{
-    PortSpec, PortState, Problem, ProblemKind, TRACE_MAX, Trace, TraceDocument, TraceRequest,
-    TracedFlow,
+    PortSpec, PortState, Problem, ProblemKind, TRACE_MAX, Trace, TraceDocument, TraceLimit,
+    TraceMirror, TraceOutcome, TraceRequest, TracedFlow,
 };
 use channel::flows::{FoundFlow, MAX_KEYS};
 use policy::guard::Bound;
@@ -16,6 +16,7 @@ use wire::{FlowKey, MacAddr};
 use crate::engine::guards::Known;
 use crate::engine::{Engine, documents, unavailable};
 use crate::learning::Hearing;
+use crate::trace::beside::{self, Copying};
 use crate::trace::frame::{self, Frame};
 use crate::trace::steps::{self, Scene};
 use crate::trace::{Names, flow};
@@ -230,6 +231,8 @@ impl Engine {
                 frame,
                 filled,
                 steps,
+                limits: self.limits_met(key, &names, &outcome),
+                mirrors: Vec::new(),
                 outcome,
                 flows,
             };
@@ -260,9 +263,44 @@ impl Engine {
             frame,
             filled,
             steps,
+            limits: self.limits_met(key, &names, &outcome),
+            mirrors: self.copies(&question.frame, key, &names, &outcome),
             outcome,
             flows: flows.collect(),
         }
+    }
+
+    /// The limits that a frame meets of which this comes.
+    fn limits_met(&self, key: &FlowKey, names: &Names, outcome: &TraceOutcome) -> Vec<TraceLimit> {
+        let limited = self.saved.wanted.ports.iter();
+        let limited = limited.filter(|port| !port.limits.is_nothing());
+        let limits = limited.map(|port| (&*port.name, &port.limits)).collect();
+        let sender = names.port(PortId(key.in_port()));
+        beside::limits(&sender, key.dmac(), outcome, &limits)
+    }
+
+    /// The copies that mirrors make of a frame of which this comes.
+    fn copies(
+        &self,
+        frame: &Frame,
+        key: &FlowKey,
+        names: &Names,
+        outcome: &TraceOutcome,
+    ) -> Vec<TraceMirror> {
+        // What the switch was told is what is wanted, in the same order.
+        let mirrors = self.saved.wanted.mirrors.iter().zip(&self.mirrors);
+        let mirrors = mirrors.map(|(spec, order)| {
+            let mut order = order.clone();
+            order.sort();
+            let (name, to) = (&*spec.name, &*spec.to);
+            Copying { name, to, order }
+        });
+        let mirrors: Vec<Copying<'_>> = mirrors.collect();
+        let port = PortId(key.in_port());
+        let segment = self.program.segment_of(port, key.vlan()).ok();
+        let id_of = |name: &str| self.saved.ports.get(name).copied();
+        let sent = (&*names.port(port), segment);
+        beside::mirrors(&mirrors, frame, sent, outcome, &id_of)
     }
 
     /// The decision that an upcall with this key would get now, and its steps.

@@ -176,6 +176,129 @@ fn floods_and_drops_are_told_with_their_reasons() {
 }
 
 #[test]
+fn limits_that_a_frame_meets_are_told_and_not_foretold() {
+    let (world, mut engine) = world();
+    let limit = |port: &str, limits: serde_json::Value| {
+        let patch = api::v1::PortPatch {
+            limits: Some(limits),
+            ..Default::default()
+        };
+        (port.to_owned(), patch)
+    };
+    let to_guest = serde_json::json!({"to_guest": {"packets_per_second": 5, "bits_per_second": 7}});
+    let sender = serde_json::json!({
+        "from_guest": {"packets_per_second": 1000},
+        "broadcast": {"packets_per_second": 1},
+        "multicast": {"packets_per_second": 2},
+        "unknown_unicast": {"packets_per_second": 3},
+    });
+    let other = serde_json::json!({"to_guest": {"bits_per_second": 9}});
+    for (port, patch) in [
+        limit("vm0", to_guest.clone()),
+        limit("vm1", sender),
+        limit("vm2", to_guest),
+        limit("trunk", other),
+    ] {
+        engine.set_port(&port, &patch).unwrap();
+    }
+    let mut met = |key: &FlowKey| {
+        let limits = traced(&mut engine, key).limits;
+        limits
+            .into_iter()
+            .map(|limit| limit.text)
+            .collect::<Vec<_>>()
+    };
+    let from = "vm1 may send 1000 packets/s: more waits there";
+    let to = [
+        "vm0, vm2 may be sent 5 packets/s and 7 bit/s each: more is dropped, rate-limited",
+        "trunk may be sent 9 bit/s: more is dropped, rate-limited",
+    ];
+    let unknown = "vm1 may send 3 frames for unknown stations/s: more are dropped, storm";
+    assert_eq!(met(&key(1, 2, 9)), [from, unknown, to[0], to[1]]);
+    let broadcast = "vm1 may send 1 broadcasts/s: more are dropped, storm";
+    assert_eq!(met(&key(1, 2, 255)), [from, broadcast, to[0], to[1]]);
+    // What is dropped has been taken all the same.
+    assert_eq!(met(&key(1, 255, 1)), [from]);
+    world.ask(&mut engine, key(0, 1, 255));
+    let mut met = |key: &FlowKey| traced(&mut engine, key).limits;
+    let known = met(&key(1, 2, 1));
+    assert_eq!(known.len(), 2, "{known:?}");
+    assert_eq!(
+        (&*known[1].limit, &*known[1].ports),
+        ("to_guest", &["vm0".to_owned()][..])
+    );
+    assert_eq!(
+        (known[0].drop.as_deref(), known[1].drop.as_deref()),
+        (None, Some("rate-limited"))
+    );
+    assert_eq!(met(&key(3, 4, 255)).len(), 1, "of the trunk");
+}
+
+#[test]
+fn copies_that_mirrors_make_are_told() {
+    let (world, mut engine) = world();
+    world.ask(&mut engine, key(0, 1, 255));
+    let mirrors = serde_json::json!({"mirrors": [
+        {"name": "ports", "to": "vm2", "ports": ["vm0", "vm1"]},
+        {"name": "sent", "to": "vm2", "ports": ["vm0", "vm1"], "direction": "in"},
+        {"name": "got", "to": "vm2", "ports": ["vm1", "trunk"], "direction": "out"},
+        {"name": "blue", "to": "vm3", "segments": ["blue"]},
+        {"name": "red", "to": "vm2", "segments": ["red"]},
+        {"name": "tagged", "to": "vm2", "ports": ["vm0", "trunk"], "filter": "vlan 10"},
+        {"name": "arp", "to": "vm2", "filter": "arp"},
+        {"name": "all", "to": "vm3", "filter": "not arp"},
+    ]});
+    engine.patch_state(mirrors).unwrap();
+    let mut copies = |key: &FlowKey| {
+        let mirrors = traced(&mut engine, key).mirrors;
+        let text = |mirror: api::v1::TraceMirror| mirror.text;
+        mirrors.into_iter().map(text).collect::<Vec<_>>()
+    };
+    let sent = |port: &str| {
+        [("ports", "vm2"), ("sent", "vm2")]
+            .map(|(name, to)| format!("{name} copies it to {to}, as {port} sends it"))
+    };
+    let [ports, only_sent] = sent("vm1");
+    let blue = "blue copies it to vm3, as vm1 sends it".to_owned();
+    let all = "all copies it to vm3, as vm1 sends it".to_owned();
+    // vm0 is not there to get it.
+    let expected = [ports.clone(), only_sent.clone(), blue.clone(), all.clone()];
+    assert_eq!(copies(&key(1, 2, 1)), expected);
+    world.switch().guests_are_there = true;
+    let got = "ports copies it to vm2, as it is delivered to vm0".to_owned();
+    let expected = [
+        ports.clone(),
+        got.clone(),
+        only_sent.clone(),
+        blue.clone(),
+        all.clone(),
+    ];
+    assert_eq!(copies(&key(1, 2, 1)), expected);
+    // The tag is the one that it is delivered with.
+    let trunk = |name: &str| format!("{name} copies it to vm2, as it is delivered to trunk");
+    let flooded = [
+        ports.clone(),
+        got,
+        only_sent.clone(),
+        trunk("got"),
+        blue.clone(),
+        trunk("tagged"),
+        all.clone(),
+    ];
+    assert_eq!(copies(&key(1, 2, 9)), flooded);
+    let red = |name: &str, to: &str| format!("{name} copies it to {to}, as trunk sends it");
+    let tagged = key(4, 8, 255).with_vlan(Some(20));
+    // vm3 gets what it would copy as sent by itself.
+    assert_eq!(copies(&tagged), [red("red", "vm2"), red("all", "vm3")]);
+    // What is dropped was sent.
+    assert_eq!(copies(&key(1, 2, 2)), [ports, only_sent, blue, all]);
+    assert_eq!(
+        copies(&key(3, 4, 4)),
+        ["red copies it to vm2, as vm3 sends it"]
+    );
+}
+
+#[test]
 fn what_an_expression_leaves_out_is_filled_in_if_it_is_known() {
     let (world, mut engine) = world();
     let ip = |port, from, to| {

@@ -342,7 +342,7 @@ impl Switch {
                     flows: self.flows.len() as u64,
                     ..SwitchFigures::default()
                 };
-                link.send(&Report::PortStates(states, figures), &[])
+                link.send(&Report::PortStates(states, figures, Vec::new()), &[])
                     .unwrap();
             }
         }

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use api::v1::FlowsFilter;
+use api::v1::{CAPTURE_BUFFER, CaptureDirection, CaptureQuery, FlowsFilter};
 use clap::{Args, value_parser};
 
 use super::{Output, name};
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("frames").required(true).args(["expression", "pcap"])))]
+#[command(group(clap::ArgGroup::new("frames").required(true).args(["expression", "pcap", "next"])))]
 pub(in crate::cli) struct TraceArgs {
     /// The port whose guest would send the frame
     #[arg(long, value_name = "PORT", value_parser = name)]
@@ -20,8 +20,38 @@ pub(in crate::cli) struct TraceArgs {
     /// Each frame of a pcap or pcapng file instead; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) pcap: Option<PathBuf>,
+    /// The next frames that the port sends instead; who interrupts it sees those that came until then
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=NEXT_MAX))]
+    next: Option<u16>,
+    /// Of these only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
+    #[arg(long, value_name = "EXPR", requires = "next")]
+    filter: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
+}
+
+/// Frames of `--next` at most: they are kept until all have come.
+const NEXT_MAX: i64 = 1024;
+/// Bytes of each that are looked at.
+const NEXT_SNAPLEN: u32 = 192;
+
+impl TraceArgs {
+    /// Frames are told of one after the other.
+    pub(in crate::cli) fn numbers(&self) -> bool {
+        self.pcap.is_some() || self.next.is_some()
+    }
+
+    /// The capture that has the frames, if they are yet to come.
+    pub(in crate::cli) fn capture(&self) -> Option<CaptureQuery> {
+        self.next.map(|count| CaptureQuery {
+            filter: self.filter.clone().unwrap_or_default(),
+            snaplen: NEXT_SNAPLEN,
+            count: Some(count.into()),
+            direction: CaptureDirection::In,
+            drops: false,
+            buffer: CAPTURE_BUFFER,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
