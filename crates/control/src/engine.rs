@@ -129,6 +129,8 @@ pub struct Engine {
     /// The state file has a station where it is no more. Who would start from that sends its frames to nobody, and
     /// its flows may be gone, too.
     unsaved_move: bool,
+    /// The state file has not what is bound by now. Until it has, no answer is sent: one may let by what is only right with it.
+    unsaved_bound: bool,
     saved_at: Duration,
     access: Access,
     access_log: AccessLog,
@@ -212,6 +214,7 @@ impl Engine {
             asked: None,
             heard: clock(),
             unsaved_move: false,
+            unsaved_bound: false,
             saved_at: Duration::ZERO,
             clock,
             saved,
@@ -304,7 +307,9 @@ impl Engine {
         self.upcall_count += 1;
         let now = self.now();
         let key = self.key_of(upcall);
-        let (decision, alone) = self.judge(upcall, &key, now);
+        let Some((decision, alone)) = self.judge(upcall, &key, now) else {
+            return;
+        };
         self.log_access(now, &key, &decision);
         if alone {
             if let Some(reply) = self.reply_to_upcall(upcall, &key, &decision) {
@@ -364,12 +369,15 @@ impl Engine {
 
     /// Sends an answer now, or in its turn when the ring is full.
     fn send(&mut self, answer: Answer) {
-        if !self.backlog.is_empty() || !self.answers.send(&answer) {
+        if self.unsaved_bound || !self.backlog.is_empty() || !self.answers.send(&answer) {
             self.backlog.push_back(answer);
         }
     }
 
     fn send_backlog(&mut self) {
+        if self.unsaved_bound {
+            return;
+        }
         while let Some(answer) = self.backlog.front() {
             if !self.answers.send(answer) {
                 return;
@@ -393,10 +401,16 @@ impl Engine {
         self.save()
     }
 
-    /// Writes the state file where a station has moved since, unless that was done just now.
+    /// Writes the state file where a station has moved since, unless that was done just now; and always where something was
+    /// bound. A guest has that done four times a connection at most, and what many bind in one lot is written once.
     fn save_moves(&mut self) -> io::Result<()> {
-        if self.unsaved_move && self.now() >= self.saved_at + SAVE_PAUSE {
+        let is_due = self.unsaved_move && self.now() >= self.saved_at + SAVE_PAUSE;
+        if is_due || self.unsaved_bound {
             self.save()?;
+        }
+        if self.unsaved_bound {
+            self.unsaved_bound = false;
+            self.send_backlog();
         }
         Ok(())
     }

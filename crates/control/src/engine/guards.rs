@@ -99,16 +99,17 @@ impl Engine {
         }
     }
 
-    /// Decides about a frame, and learns from it. `true`: about it alone, and others with its key are to be asked about.
+    /// Decides about a frame, and learns from it. `true`: about it alone, and others with its key are to be asked about. `None`: it
+    /// would bind something, and that cannot be saved; the switch asks again.
     pub(super) fn judge(
         &mut self,
         upcall: &Upcall,
         key: &FlowKey,
         now: Duration,
-    ) -> (Decision, bool) {
+    ) -> Option<(Decision, bool)> {
         let decision = decide(&self.program, &self.known(now), key);
         let Some((segment, mac)) = decision.learn else {
-            return (decision, false);
+            return Some((decision, false));
         };
         self.inquiries.seen.note(now, segment, key);
         let port = PortId(key.in_port());
@@ -123,21 +124,24 @@ impl Engine {
                 learn: None,
                 ..decision
             };
-            return (refused, true);
+            return Some((refused, true));
         }
         let new = guard.bind(&bound, key, claims);
         if new != bound {
+            if self.frozen {
+                return None;
+            }
             self.saved.bound.insert(port, new);
             self.owners.outdate();
-            self.unsaved_move = true;
+            self.unsaved_bound = true;
             tracing::info!(port = self.port_name(port), ?new, "bound");
         }
         let effects = self.fdb.learn(now, segment, mac, port);
         if effects.is_empty() && new == bound {
-            return (decision, alone);
+            return Some((decision, alone));
         }
         self.carry_out(effects);
-        (decide(&self.program, &self.known(now), key), alone)
+        Some((decide(&self.program, &self.known(now), key), alone))
     }
 
     /// Forgets what was bound where a port's guard has changed. The switch has forgotten its flows.

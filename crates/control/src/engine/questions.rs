@@ -93,8 +93,8 @@ impl Engine {
             };
             self.decide(&upcall);
         }
-        self.answers.ring_bell();
         self.save_moves()?;
+        self.answers.ring_bell();
         Ok(more)
     }
 }

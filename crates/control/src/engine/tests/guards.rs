@@ -76,6 +76,61 @@ fn what_was_bound_just_before_the_end_is_known_by_its_flow() {
     assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
 }
 
+/// A guest with the addresses of a list sends from a link-local one, which is bound then; or from another.
+fn link_local(last: u8) -> FlowKey {
+    key(0, 1, 255)
+        .with_ethertype(EtherType::IPV6)
+        .with_src_ip(0xfe80 << 112 | u128::from(last))
+}
+
+fn of_a_list() -> GuardSpec {
+    GuardSpec {
+        addresses: Some(Allowed::List(vec!["10.0.0.1".to_owned()])),
+        ..GuardSpec::default()
+    }
+}
+
+#[test]
+fn what_was_bound_is_saved_before_its_frame_is_let_by() {
+    let mut world = world(of_a_list());
+    let mut engine = world.start().unwrap();
+    assert_eq!(asked(&world, &mut engine, link_local(1)), flood(0));
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    let refused = drops(DropReason::SpoofedAddress);
+    assert_eq!(asked(&world, &mut engine, link_local(2)), refused);
+    assert_eq!(asked(&world, &mut engine, link_local(1)), flood(0));
+}
+
+#[test]
+fn what_cannot_be_saved_is_not_let_by() {
+    let mut world = world(of_a_list());
+    let mut engine = world.start().unwrap();
+    engine.file = world.file_that_cannot_be_written();
+    assert!(world.send_upcall(7, link_local(1)));
+    engine.answer_upcalls().unwrap_err();
+    assert_eq!(world.answers(), []);
+}
+
+#[test]
+fn who_may_not_save_binds_nothing_and_answers_everything_else() {
+    let mut world = world(of_a_list());
+    let mut engine = world.start().unwrap();
+    assert_eq!(asked(&world, &mut engine, link_local(1)), flood(0));
+    let saved = world.saved().bound;
+    engine.frozen = true;
+    let v4 = key(0, 1, 255)
+        .with_ethertype(EtherType::IPV4)
+        .with_src_ip(0x0a00_0001);
+    assert_eq!(asked(&world, &mut engine, v4), flood(0));
+    engine.saved.bound.clear();
+    assert!(world.send_upcall(7, link_local(2)));
+    assert!(!engine.answer_upcalls().unwrap());
+    assert_eq!(world.answers(), []);
+    assert_eq!(world.saved().bound, saved);
+    assert!(engine.saved.bound.is_empty());
+}
+
 #[test]
 fn who_connects_next_is_another() {
     let mut world = world(GuardSpec::default());

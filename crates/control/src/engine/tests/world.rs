@@ -2,7 +2,7 @@
 //! links, and a clock that the test moves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -596,6 +596,13 @@ impl World {
 
     pub(super) fn saved(&self) -> Saved {
         Saved::load(&self.state).unwrap()
+    }
+
+    /// The state file, for one who may not write it.
+    pub(super) fn file_that_cannot_be_written(&self) -> StateFile {
+        let fd = self.state.as_fd().as_raw_fd();
+        let file = std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap();
+        StateFile::from_fd(file.into())
     }
 
     /// Another document in the state file.
