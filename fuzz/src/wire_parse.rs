@@ -4,8 +4,8 @@
 use wire::conduct::{Conduct, Neighbour, is_ordinary};
 use wire::flow::{FlowKey, FlowMask};
 use wire::packet::{Fragment, L3, Parsed};
-use wire::vlan::{HeaderBuf, VlanTci};
 use wire::question::Question;
+use wire::vlan::{HeaderBuf, VlanTci};
 use wire::{EtherType, MacAddr, SNAPSHOT, arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 
 /// Two bytes of frame length, then the frame's first bytes.

@@ -21,6 +21,7 @@ pub use spec::{
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
+pub use spec::{Apart, Named, Piece, Shared};
 pub use spec::{
     BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec,
     MirrorDirection, MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch,

@@ -1,26 +1,85 @@
-//! A memory file that keeps one document over the death of the process that writes it.
+//! A memory file that keeps one document, and parts that it names, over the death of the process that writes them.
 //!
 //! ```text
-//! 0      which slot is valid: 0 none, 1 or 2
+//! 0      which slot is valid: 0 none; 1 or 2, or with FORMAT 3 or 4
 //! 4096   slot 1: length (u64 LE), bytes
 //! 4096 + SLOT   slot 2: likewise
+//! PARTS         one half of the parts, and then the other: bytes; what of them means something, the document says
 //! ```
 //!
 //! A writer fills the other slot and then flips the number with one 8-byte write, so a reader finds the
-//! old document or the new one, whenever the writer was killed.
+//! old document or the new one, whenever the writer was killed. Parts are written first, where no part is that the
+//! old document names.
+//!
+//! Versions that know no parts refuse documents of this format; theirs are read as ones without parts.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
 
 const SLOT: u64 = 64 << 20;
 const FIRST: u64 = 4096;
+const PARTS: u64 = FIRST + 2 * SLOT;
+/// Bytes of the parts that one document names, at most.
+pub const PARTS_MAX: u64 = 64 << 20;
+/// What the number of a slot is more in this format.
+const FORMAT: u64 = 2;
 
 /// The file; the supervisor makes it and hands it to every control process.
 #[derive(Debug)]
 pub struct StateFile {
     fd: OwnedFd,
+}
+
+/// Bytes that a document names: where they begin within the parts, and how many they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Part(u64, u64);
+
+impl Part {
+    /// How many bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is a length in a file")]
+    pub fn len(&self) -> u64 {
+        self.1
+    }
+}
+
+/// Where the next part is written. Parts of one half follow each other; the other half has nothing of the last document, and the
+/// writer begins there anew when it has left much behind in this one.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    half: u64,
+    used: u64,
+}
+
+impl Place {
+    /// Behind these, which a document names.
+    #[must_use]
+    pub fn behind(parts: impl IntoIterator<Item = Part>) -> Self {
+        let end = |Part(at, len): Part| (at / PARTS_MAX, at % PARTS_MAX + len);
+        let last = parts.into_iter().map(end).max().unwrap_or_default();
+        Self {
+            half: last.0,
+            used: last.1,
+        }
+    }
+
+    /// The beginning of the half where this one is not.
+    #[must_use]
+    pub fn other_half(&self) -> Self {
+        Self {
+            half: 1 - self.half.min(1),
+            used: 0,
+        }
+    }
+
+    /// Bytes of this half that were written.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
 }
 
 impl StateFile {
@@ -30,7 +89,7 @@ impl StateFile {
     /// The system's refusal.
     pub fn create() -> io::Result<Self> {
         let fd = rustix::fs::memfd_create("lasthop-state", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, FIRST + 2 * SLOT)?;
+        rustix::fs::ftruncate(&fd, PARTS + 2 * PARTS_MAX)?;
         Ok(Self { fd })
     }
 
@@ -40,16 +99,26 @@ impl StateFile {
         Self { fd }
     }
 
+    /// The slot that is valid; 0: none.
     fn valid_slot(&self) -> io::Result<u64> {
-        Ok(u64::from_le_bytes(self.read_at::<8>(0)?))
+        let mut number = [0; 8];
+        self.read_at(0, &mut number)?;
+        match u64::from_le_bytes(number) {
+            slot @ 0..=FORMAT => Ok(slot),
+            slot @ 3..=4 => Ok(slot - FORMAT),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
-    fn read_at<const N: usize>(&self, at: u64) -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        if rustix::io::pread(&self.fd, &mut bytes, at)? != N {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pread(&self.fd, &mut bytes[done..], at + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// The document written last, or `None` before the first.
@@ -61,35 +130,60 @@ impl StateFile {
         if slot == 0 {
             return Ok(None);
         }
-        let start = slot_start(slot)?;
-        let len = u64::from_le_bytes(self.read_at::<8>(start)?);
+        let start = slot_start(slot);
+        let mut len = [0; 8];
+        self.read_at(start, &mut len)?;
+        let len = u64::from_le_bytes(len);
         if len > SLOT - 8 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mut bytes = vec![0; len as usize];
-        let mut done = 0;
-        while done < bytes.len() {
-            match rustix::io::pread(&self.fd, &mut bytes[done..], start + 8 + done as u64)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
-            }
-        }
+        self.read_at(start + 8, &mut bytes)?;
         Ok(Some(bytes))
     }
 
-    /// Replaces the document.
+    /// Replaces the document. The parts that it names were written before.
     ///
     /// # Errors
-    /// It is too long (16 MiB), or the system's refusal; the old one stays.
+    /// It is too long (64 MiB), or the system's refusal; the old one stays.
     pub fn save(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > SLOT - 8 {
-            return Err(io::ErrorKind::InvalidInput.into());
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
         let slot = if self.valid_slot()? == 1 { 2 } else { 1 };
-        let start = slot_start(slot)?;
+        let start = slot_start(slot);
         self.write_at(start, &(bytes.len() as u64).to_le_bytes())?;
         self.write_at(start + 8, bytes)?;
-        self.write_at(0, &slot.to_le_bytes())
+        self.write_at(0, &(slot + FORMAT).to_le_bytes())
+    }
+
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// There can be none like it, or the system's refusal.
+    pub fn load_part(&self, part: Part) -> io::Result<Vec<u8>> {
+        let Part(at, len) = part;
+        let end = (at % PARTS_MAX).checked_add(len);
+        if at >= 2 * PARTS_MAX || end.is_none_or(|end| end > PARTS_MAX) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut bytes = vec![0; len as usize];
+        self.read_at(PARTS + at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes a part. It is lost unless a document is saved that names it.
+    ///
+    /// # Errors
+    /// This half is full ([`io::ErrorKind::FileTooLarge`]), or the system's refusal.
+    pub fn save_part(&self, place: &mut Place, bytes: &[u8]) -> io::Result<Part> {
+        let (at, len) = (place.half * PARTS_MAX + place.used, bytes.len() as u64);
+        if place.half > 1 || place.used + len > PARTS_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.write_at(PARTS + at, bytes)?;
+        place.used += len;
+        Ok(Part(at, len))
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -101,12 +195,8 @@ impl StateFile {
     }
 }
 
-fn slot_start(slot: u64) -> io::Result<u64> {
-    match slot {
-        1 => Ok(FIRST),
-        2 => Ok(FIRST + SLOT),
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+fn slot_start(slot: u64) -> u64 {
+    FIRST + (slot - 1) * SLOT
 }
 
 impl AsFd for StateFile {

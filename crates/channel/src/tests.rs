@@ -1,4 +1,4 @@
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use super::*;
 use crate::link::{Link, Received};
 use crate::records::{Answer, Stale, Upcall};
-use crate::state::StateFile;
+use crate::state::{PARTS_MAX, Part, Place, StateFile};
 use crate::supervision::{Ask, Tell};
 
 fn links() -> (Link<Ask, Tell>, Link<Tell, Ask>) {
@@ -186,6 +186,49 @@ fn the_state_file_keeps_the_last_whole_document() {
         file.load().unwrap().unwrap().len(),
         4000,
         "a refusal changes nothing"
+    );
+}
+
+#[test]
+fn a_state_file_of_an_earlier_format_is_read_and_one_of_a_later_is_not() {
+    let file = StateFile::create().unwrap();
+    file.save(b"first").unwrap();
+    let number = |number: u64| rustix::io::pwrite(&file, &number.to_le_bytes(), 0).unwrap();
+    number(1);
+    assert_eq!(file.load().unwrap().as_deref(), Some(&b"first"[..]));
+    file.save(b"second").unwrap();
+    assert_eq!(file.load().unwrap().as_deref(), Some(&b"second"[..]));
+    number(2);
+    assert_eq!(file.load().unwrap().as_deref(), Some(&b"second"[..]));
+    number(5);
+    assert_eq!(file.load().unwrap_err().kind(), ErrorKind::InvalidData);
+}
+
+#[test]
+fn parts_stand_behind_each_other_in_one_half_of_their_place() {
+    let file = StateFile::create().unwrap();
+    let mut place = Place::default();
+    let texts = ["one", "three", "seven"];
+    let parts = texts.map(|text| file.save_part(&mut place, text.as_bytes()).unwrap());
+    let read = |parts: &[Part; 3]| parts.map(|part| file.load_part(part).unwrap());
+    assert_eq!(read(&parts), texts.map(|text| text.as_bytes().to_vec()));
+    assert_eq!(place.used(), 13);
+    assert_eq!(Place::behind(parts).used(), 13);
+    let mut other = place.other_half();
+    let others = texts.map(|_| file.save_part(&mut other, b"!").unwrap());
+    assert_eq!(read(&parts)[0], b"one");
+    assert_eq!(Place::behind(others).other_half().used(), 0);
+    let mut again = Place::behind(others).other_half();
+    file.save_part(&mut again, b"ten").unwrap();
+    assert_eq!(read(&parts)[0], b"ten", "where the first half begins");
+    let most = vec![0; PARTS_MAX as usize - 2];
+    let full = file.save_part(&mut other, &most).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::FileTooLarge);
+    let nowhere: Part =
+        postcard::from_bytes(&postcard::to_allocvec(&(PARTS_MAX, u64::MAX)).unwrap()).unwrap();
+    assert_eq!(
+        file.load_part(nowhere).unwrap_err().kind(),
+        ErrorKind::InvalidData
     );
 }
 

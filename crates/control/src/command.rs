@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument,
-    Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
+    AccessModel, CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus,
+    PortsDocument, Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument,
+    TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 use channel::capture::Reader;
 
 use crate::capture::Feeder;
+use crate::engine::Access;
 use crate::metrics::Facts;
 use crate::wanted::{Change, changed, version};
 
@@ -38,9 +40,16 @@ pub struct Request {
     pub condition: Condition,
     /// Whether it is only to be looked at.
     pub dry_run: bool,
+    /// Its access lists, compiled while the engine answered upcalls.
+    pub ahead: Option<Access>,
 }
 
 impl Request {
+    /// Whether these access lists were compiled already.
+    pub(crate) fn has_compiled(&self, access: &AccessModel) -> bool {
+        self.ahead.as_ref().is_some_and(|ahead| ahead.is_of(access))
+    }
+
     /// What is wanted after it, where `state` is wanted before; checked and normalised.
     ///
     /// # Errors
@@ -111,6 +120,8 @@ pub enum Command {
     Wanted(Reply<Wanted>),
     /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
     Change(Box<Request>, Reply<Wanted>),
+    /// What are the access lists, compiled?
+    Access(Reply<Access>),
     /// How much traffic, how many drops?
     Stats(Reply<StatsDocument>),
     /// What was learned?
@@ -217,11 +228,14 @@ impl EngineHandle {
         self.ask(Command::Wanted).await
     }
 
-    /// Orders [`Command::Change`].
+    /// Orders [`Command::Change`]. Access lists that come as a whole are compiled here.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn change(&self, request: Request) -> Answer<Wanted> {
+    pub async fn change(&self, mut request: Request) -> Answer<Wanted> {
+        if let Some(lists) = request.change.access_lists() {
+            request.ahead = self.ask(Command::Access).await?.ahead(lists);
+        }
         let request = Box::new(request);
         self.ask(|reply| Command::Change(request, reply)).await
     }

@@ -59,7 +59,7 @@ use crate::capture::Feeder;
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
-use access::Access;
+pub use access::Access;
 use answers::Owners;
 use captures::Captures;
 use doors::Doors;
@@ -133,6 +133,8 @@ pub struct Engine {
     unsaved_bound: bool,
     saved_at: Duration,
     access: Access,
+    /// What was compiled for the change under way.
+    ahead: Option<Access>,
     access_log: AccessLog,
     doors: Doors,
     captures: Captures,
@@ -150,21 +152,21 @@ pub struct Engine {
 /// What keeps it from starting, or the loss of the switch.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut engine, api) = Engine::start(Link::new(link))?;
+    let (handle, commands) = engine_channel(COMMANDS);
+    let handle = handle.with_feeder(Feeder::start()?);
+    let (doors, porter) = doors::hang(!engine.frozen);
+    engine.doors = doors;
+    let metrics = engine.metrics.as_ref();
+    engine
+        .doors
+        .serve_metrics(metrics.map(|door| Arc::clone(&door.socket)));
+    let at_work = porter.start(api, handle)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let (handle, commands) = engine_channel(COMMANDS);
-        let handle = handle.with_feeder(Feeder::start()?);
-        let (doors, porter) = doors::hang(!engine.frozen);
-        engine.doors = doors;
-        let metrics = engine.metrics.as_ref();
-        engine
-            .doors
-            .serve_metrics(metrics.map(|door| Arc::clone(&door.socket)));
         close()?;
-        // It ends with the runtime, or when the socket fails, which it logs.
-        tokio::spawn(porter.serve(api, handle));
+        at_work.begin();
         engine.supervisor.ready()?;
         engine.serve(commands).await
     })
@@ -219,6 +221,7 @@ impl Engine {
             clock,
             saved,
             access: Access::default(),
+            ahead: None,
             access_log: AccessLog::default(),
             doors: Doors::default(),
             captures: Captures::default(),
@@ -446,6 +449,7 @@ impl Engine {
             Command::Metrics(reply) => drop(reply.send(self.facts())),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Command::Access(reply) => drop(reply.send(Ok(self.access.clone()))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),

@@ -46,7 +46,7 @@
 //!
 //! Every other answer is a `Problem` (RFC 9457): 400 and 422 for requests, 404, 405, 408, 409, 412, 413, 415, and
 //! 503 when the engine does not answer. The server holds no state: it asks the engine for everything.
-//! Who may connect is decided by the socket's directory and mode.
+//! It runs in a thread of its own, beside the engine's. Who may connect is decided by the socket's directory and mode.
 
 mod access;
 mod captures;
@@ -76,8 +76,9 @@ pub use openapi::document as openapi_document;
 
 /// The most bytes that the body of a request about one thing may have.
 const BODY_MAX: usize = 64 * 1024;
-/// The same of one about everything, or all access lists: 1024 ports with every field, as many segments, and some 50 000 rules.
-const STATE_MAX: usize = 16 * 1024 * 1024;
+/// The same of one about everything, or all access lists: 1024 ports with every field, as many segments, and 100 000 rules
+/// of 300 bytes each.
+const STATE_MAX: usize = 32 * 1024 * 1024;
 
 /// How long the end waits for requests that are under way.
 pub const GRACE: Duration = Duration::from_secs(1);

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::v1::{AccessListSpec, AccessModel, Problem};
+use api::v1::{AccessListSpec, AccessModel, Problem, WantedState};
 use policy::acl::{AccessError, Names, Rules, few_changes};
 use policy::{Model, PortId, Segment, SegmentId};
 
 use super::Engine;
-use crate::wanted::placed;
+use crate::wanted::{placed, version};
 
 /// What was compiled last.
-#[derive(Default)]
-pub(super) struct Access {
+#[derive(Clone, Debug, Default)]
+pub struct Access {
     model: Arc<AccessModel>,
     segments: BTreeMap<SegmentId, Segment>,
     ports: BTreeMap<String, PortId>,
@@ -32,9 +32,51 @@ impl Access {
         self.ports.iter().all(port) && self.segments.iter().all(segment)
     }
 
+    /// Another model, compiled with the same names, for an engine that has something else to do meanwhile. `None` where it will be
+    /// done in no time there, or is wrong.
+    pub(crate) fn ahead(&self, model: &AccessModel) -> Option<Self> {
+        if few_changes(&self.model, model).is_some() {
+            return None;
+        }
+        let names = Names {
+            segments: &self.segments,
+            ports: &self.ports,
+        };
+        let rules = Rules::compile(model, names).ok()?.rules;
+        let wanted = WantedState {
+            access: Arc::new(model.clone()),
+            ..WantedState::default()
+        };
+        // What it takes to know that is kept with the rules.
+        let _ = version(&wanted);
+        Some(Self {
+            model: wanted.access,
+            segments: self.segments.clone(),
+            ports: self.ports.clone(),
+            rules,
+        })
+    }
+
+    /// Whether this is what was compiled.
+    pub(crate) fn is_of(&self, model: &AccessModel) -> bool {
+        *self.model == *model
+    }
+
+    /// Whether these names are those with which it was compiled.
+    fn has_names(&self, names: Names<'_>) -> bool {
+        self.segments == *names.segments && self.ports == *names.ports
+    }
+
+    /// Whether there is still everything that there was.
+    fn has_lost_nothing(&self, names: Names<'_>) -> bool {
+        let segment = |was: &Segment| names.segments.values().any(|s| s.name == was.name);
+        let mut ports = self.ports.keys();
+        ports.all(|name| names.ports.contains_key(name)) && self.segments.values().all(segment)
+    }
+
     /// Compiles a model, or changes what was compiled last.
     fn compile(&self, model: &Arc<AccessModel>, names: Names<'_>) -> Result<Rules, AccessError> {
-        if self.means_the_same(names) && knows_all(model, names) {
+        if self.means_the_same(names) && (self.has_lost_nothing(names) || knows_all(model, names)) {
             if Arc::ptr_eq(&self.model, model) || self.model == *model {
                 return Ok(self.rules.clone());
             }
@@ -61,7 +103,8 @@ fn knows_all(model: &AccessModel, names: Names<'_>) -> bool {
     let segment = |name: &String| names.segments.values().any(|s| s.name == *name);
     let port = |name: &String| names.ports.contains_key(name);
     let list = |list: &AccessListSpec| {
-        let mut peers = list.rules.iter().flat_map(|rule| &rule.peer_ports);
+        let rules = list.rules.iter();
+        let mut peers = rules.flat_map(|rule| &rule.peer_ports);
         list.segments.iter().all(segment) && list.ports.iter().all(port) && peers.all(port)
     };
     model.lists.iter().all(list)
@@ -86,7 +129,12 @@ impl Engine {
             segments: &model.segments,
             ports: &ports,
         };
-        let rules = self.access.compile(&access, names);
+        let ahead = self.ahead.take();
+        let ahead = ahead.filter(|ahead| ahead.has_names(names) && ahead.is_of(&access));
+        let rules = match ahead {
+            Some(ahead) => Ok(ahead.rules),
+            None => self.access.compile(&access, names),
+        };
         let rules = rules.map_err(|error| placed(&access, &error).to_problem_in(None))?;
         self.access = Access {
             model: access,

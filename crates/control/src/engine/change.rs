@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use api::v1::{PortKind, PortSpec, PortStatus, Problem, Role, WantedState};
+use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState};
 use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
+use channel::state::PARTS_MAX;
 use channel::supervision::WatchedGuests;
 use channel::switching::{self, Order, PortConfig, PortState};
 use policy::{Model, PortMode, Segment};
@@ -50,6 +51,18 @@ fn keeps_guest(from: &PortConfig, to: &PortConfig) -> bool {
         ..p.clone()
     };
     fixed(from) == fixed(to)
+}
+
+/// Why what is wanted could not be kept.
+fn unsaved(error: io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => {
+            let most = PARTS_MAX >> 20;
+            let detail = format!("access lists may take {most} MiB as JSON, and these take more");
+            Problem::new(ProblemKind::TooLarge, detail)
+        }
+        _ => unavailable(error),
+    }
 }
 
 /// What an access list has against a change: of what goes away, that it is still named.
@@ -107,7 +120,7 @@ impl Engine {
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish(&model)?;
-        self.save().map_err(unavailable)
+        self.save().map_err(unsaved)
     }
 
     /// Opens the interfaces that are not open yet, so that one which cannot be had is known before anything else is
@@ -357,20 +370,23 @@ impl Engine {
 
     /// Does what a client asks for.
     pub(super) fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
-        let old = &self.saved.wanted;
-        let new = request.against(old, &self.runtime_dir)?;
+        let old = self.saved.wanted.clone();
+        let new = request.against(&old, &self.runtime_dir)?;
         if request.dry_run {
-            let checked = wanted::check_access(&new);
-            checked.map_err(|invalid| invalid.to_problem_in(None))?;
+            if !request.has_compiled(&new.access) {
+                let checked = wanted::check_access(&new);
+                checked.map_err(|invalid| invalid.to_problem_in(None))?;
+            }
             return Ok(Wanted {
                 state: new,
                 ..self.wanted()
             });
         }
-        let steps = Difference::between(old, &new);
-        self.want(new)
-            .map_err(|problem| named_still(&request.change, problem))?;
-        steps.log();
+        self.ahead.clone_from(&request.ahead);
+        let done = self.want(new);
+        self.ahead = None;
+        done.map_err(|problem| named_still(&request.change, problem))?;
+        Difference::log(&old, &self.saved.wanted);
         let port = request.change.port();
         let port = port.map(|name| self.port_status(name)).transpose()?;
         Ok(Wanted {

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use tokio::sync::watch;
 
@@ -87,9 +87,47 @@ pub(super) fn hang(open: bool) -> (Doors, Porter) {
     (doors, porter)
 }
 
+/// The server's thread, which waits for its first client.
+pub(super) struct AtWork(mpsc::Sender<()>);
+
+impl AtWork {
+    /// Has clients heard.
+    pub(super) fn begin(self) {
+        // A thread that has ended has said why.
+        let _ = self.0.send(());
+    }
+}
+
 impl Porter {
+    /// Starts a thread that serves the API: what clients send is read there, and answers are put into words, while the engine answers
+    /// upcalls. It waits until it is told to begin, and ends with the process, or when the socket fails.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(super) fn start(self, api: OwnedFd, engine: EngineHandle) -> io::Result<AtWork> {
+        let (begin, told) = mpsc::channel();
+        let (runs, ready) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("api".into())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                let runtime = match runtime {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(runs.send(Err(error))),
+                };
+                let _ = runs.send(Ok(()));
+                if told.recv().is_ok() {
+                    runtime.block_on(self.serve(api, engine));
+                }
+            })?;
+        ready.recv().map_err(io::Error::other)??;
+        Ok(AtWork(begin))
+    }
+
     /// Serves the API while the doors are open, until the engine is gone.
-    pub(super) async fn serve(mut self, api: OwnedFd, engine: EngineHandle) {
+    async fn serve(mut self, api: OwnedFd, engine: EngineHandle) {
         while self.wanted.wait_for(|open| *open).await.is_ok() {
             self.open.send_replace(true);
             let (served, ()) = tokio::join!(

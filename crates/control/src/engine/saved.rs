@@ -1,4 +1,6 @@
-//! What survives a restart of control: the document in the state file.
+//! What survives a restart of control: the document in the state file, and the access lists beside it.
+
+mod lists;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{AccessModel, WantedState};
-use channel::state::StateFile;
+use channel::state::{Part, StateFile};
 use policy::guard::Bound;
 use policy::{MAX_SEGMENTS, SegmentId};
 use port::PortId;
 use port::counters::MAX_PORTS;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
+
+use lists::Lists;
 
 /// The document. Numbers that were handed out stay the same, because the switch's flows speak of them. A number
 /// that is given back is handed out again when all others have had their turn: until then nothing is left in the
@@ -42,18 +46,18 @@ pub struct Saved {
     /// What is bound at ports.
     #[serde(default)]
     pub bound: BTreeMap<PortId, Bound>,
-    /// The wanted access lists, as they are written; see [`Saved::store`].
+    /// The wanted access lists in a document of a version that had them in there.
     #[serde(default, skip_serializing)]
     access: Arc<AccessModel>,
+    /// Where they are in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    directory: Option<Part>,
     #[serde(skip)]
-    written: Option<Written>,
+    lists: Lists,
 }
 
-/// Access lists as JSON.
-#[derive(Clone, Debug)]
-struct Written {
-    access: Arc<AccessModel>,
-    json: Vec<u8>,
+fn senseless(error: serde_json::Error) -> io::Error {
+    io::Error::other(format!("the state file makes no sense: {error}"))
 }
 
 /// A learned station.
@@ -102,44 +106,34 @@ impl Saved {
         let bytes = file
             .load()?
             .ok_or_else(|| io::Error::other("the state file is empty"))?;
-        let mut saved: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| io::Error::other(format!("the state file makes no sense: {error}")))?;
-        if !saved.access.is_empty() {
-            saved.wanted.access = std::mem::take(&mut saved.access);
+        let mut saved: Self = serde_json::from_slice(&bytes).map_err(senseless)?;
+        saved.wanted.access = std::mem::take(&mut saved.access);
+        if let Some(directory) = saved.directory {
+            saved.lists = Lists::load(file, directory)?;
+            saved.wanted.access = Arc::clone(saved.lists.access());
         }
         Ok(saved)
     }
 
-    /// Writes the document. Access lists may be long and are seldom others, but it is written each second: so they stand
-    /// behind everything else, and are put into JSON once.
+    /// Writes the document, and before it what is new of the access lists.
     ///
     /// # Errors
-    /// It is too long, or the system's refusal.
+    /// It is too long ([`io::ErrorKind::FileTooLarge`]), or the system's refusal; the file has what it had.
     pub fn store(&mut self, file: &StateFile) -> io::Result<()> {
+        let is_other = !Arc::ptr_eq(self.lists.access(), &self.wanted.access);
+        let lists = match is_other {
+            true => Some(self.lists.with(&self.wanted.access, file)?),
+            false => None,
+        };
+        self.directory = lists.as_ref().unwrap_or(&self.lists).directory();
         let access = std::mem::take(&mut self.wanted.access);
         let bytes = serde_json::to_vec(self);
         self.wanted.access = access;
-        let mut bytes = bytes.map_err(io::Error::other)?;
-        if !self.wanted.access.is_empty() {
-            bytes.pop();
-            bytes.extend_from_slice(b",\"access\":");
-            bytes.extend_from_slice(self.access_json()?);
-            bytes.push(b'}');
+        file.save(&bytes.map_err(io::Error::other)?)?;
+        if let Some(lists) = lists {
+            self.lists = lists;
         }
-        file.save(&bytes)
-    }
-
-    fn access_json(&mut self) -> io::Result<&[u8]> {
-        let access = &self.wanted.access;
-        let is_this = |written: &Written| Arc::ptr_eq(&written.access, access);
-        let written = match self.written.take().filter(is_this) {
-            Some(written) => written,
-            None => Written {
-                json: serde_json::to_vec(&**access).map_err(io::Error::other)?,
-                access: Arc::clone(access),
-            },
-        };
-        Ok(&self.written.insert(written).json)
+        Ok(())
     }
 
     /// The number of a segment; a new one gets the next free number.

@@ -314,6 +314,7 @@ pub(super) async fn order(
         change,
         condition: condition(headers)?,
         dry_run: query(options)?.dry_run,
+        ahead: None,
     };
     Ok(engine.change(request).await?)
 }

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::capture::Feeder;
 use crate::command::{Answer, Begun, Command, Request, Wanted, engine_channel};
+use crate::engine::Access;
 use crate::metrics::Facts;
 use crate::wanted;
 
@@ -68,6 +69,7 @@ impl FakeEngine {
             Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Command::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Command::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
                 ports: vec![PortStats::default()],
                 ..StatsDocument::default()

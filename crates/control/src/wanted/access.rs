@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use api::v1::{AccessModel, DEFAULT_SEGMENT, Problem, ProblemKind, WantedState};
+use api::v1::{AccessModel, DEFAULT_SEGMENT, Named, Problem, ProblemKind, Shared, WantedState};
 use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
 use policy::{PortId, Segment, SegmentId};
 
@@ -53,12 +53,7 @@ pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
     let last = |found: Option<usize>| found.unwrap_or_default();
     let list = |name: &str| last(access.lists.iter().rposition(|list| list.name == name));
     let place = match &error.place {
-        Of::Set(name) => Place::AddressSet(last(
-            access
-                .address_sets
-                .iter()
-                .rposition(|set| set.name == *name),
-        )),
+        Of::Set(name) => Place::AddressSet(last(rposition(&access.address_sets, name))),
         Of::Group(name) => Place::Group(last(
             access.groups.iter().rposition(|group| group.name == *name),
         )),
@@ -72,7 +67,7 @@ pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
         Of::Rule(RuleName { list: name, rule }) => {
             let list = list(name);
             let rules = access.lists.get(list).map(|list| &list.rules);
-            let at = rules.and_then(|rules| rules.iter().rposition(|r| r.name == *rule));
+            let at = rules.and_then(|rules| rposition(rules, rule));
             Place::Rule(list, last(at))
         }
     };
@@ -87,6 +82,11 @@ pub(crate) fn placed(access: &AccessModel, error: &AccessError) -> Invalid {
         },
         why: Why::Wrong,
     }
+}
+
+fn rposition<T: Named>(all: &Shared<T>, name: &str) -> Option<usize> {
+    let found = all.iter().enumerate().filter(|(_, one)| one.name() == name);
+    found.last().map(|(at, _)| at)
 }
 
 /// A change to one thing of the access lists.
@@ -126,16 +126,20 @@ impl AccessChange {
                 remove(&mut new.lists, name, |l| &l.name, "access list")?;
             }
             Self::PutRule(list, rule) => {
-                let rules = &mut list_of(&mut new, list)?.rules;
-                put(rules, (**rule).clone(), |r| &r.name);
+                list_of(&mut new, list)?.rules.put((**rule).clone());
             }
             Self::RemoveRule(list, rule) => {
-                let rules = &mut list_of(&mut new, list)?.rules;
-                remove(rules, rule, |r| &r.name, "rule")?;
+                let was_there = list_of(&mut new, list)?.rules.remove(rule);
+                was_there
+                    .then_some(())
+                    .ok_or_else(|| missing("rule", rule))?;
             }
-            Self::PutSet(set) => put(&mut new.address_sets, set.clone(), |s| &s.name),
+            Self::PutSet(set) => new.address_sets.put(set.clone()),
             Self::RemoveSet(name) => {
-                remove(&mut new.address_sets, name, |s| &s.name, "address set")?;
+                let was_there = new.address_sets.remove(name);
+                was_there
+                    .then_some(())
+                    .ok_or_else(|| missing("address set", name))?;
             }
             Self::PutGroup(group) => put(&mut new.groups, group.clone(), |g| &g.name),
             Self::RemoveGroup(name) => remove(&mut new.groups, name, |g| &g.name, "group")?,
@@ -144,7 +148,7 @@ impl AccessChange {
     }
 }
 
-fn missing(what: &str, name: &dyn std::fmt::Display) -> Problem {
+fn missing(what: &str, name: &str) -> Problem {
     Problem::new(
         ProblemKind::NotFound,
         format!("there is no {what} `{name}`"),
@@ -156,7 +160,7 @@ fn list_of<'a>(
     name: &str,
 ) -> Result<&'a mut api::v1::AccessListSpec, Problem> {
     let found = access.lists.iter_mut().find(|list| list.name == name);
-    found.ok_or_else(|| missing("access list", &name))
+    found.ok_or_else(|| missing("access list", name))
 }
 
 fn put<T>(all: &mut Vec<T>, new: T, name: impl Fn(&T) -> &String) {
@@ -173,7 +177,7 @@ fn remove<T>(
     what: &str,
 ) -> Result<(), Problem> {
     let at = all.iter().position(|one| name(one) == gone);
-    let at = at.ok_or_else(|| missing(what, &gone))?;
+    let at = at.ok_or_else(|| missing(what, gone))?;
     all.remove(at);
     Ok(())
 }

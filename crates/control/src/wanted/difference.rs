@@ -11,6 +11,9 @@ use api::v1::{PortSpec, WantedState};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+/// Rules and address sets of one change that the log tells one by one.
+const LOGGED: usize = 200;
+
 /// What a step does to its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -161,8 +164,21 @@ impl Difference {
         self.changes.is_empty()
     }
 
-    /// Tells the log that it was done.
-    pub(crate) fn log(&self) {
+    /// Tells the log what was done. Of many rules it tells how many: to find out more takes time, and nobody reads it.
+    pub(crate) fn log(old: &WantedState, new: &WantedState) {
+        let rules = access::count(&old.access, &new.access);
+        if rules <= LOGGED {
+            return Self::between(old, new).log_all();
+        }
+        tracing::info!("access lists changed: {rules} rules and address sets, or fewer");
+        let rest = WantedState {
+            access: Arc::clone(&old.access),
+            ..new.clone()
+        };
+        Self::between(old, &rest).log_all();
+    }
+
+    fn log_all(&self) {
         for step in &self.changes {
             let what = step.subject.as_str();
             let name = step.name.as_deref().unwrap_or_default();

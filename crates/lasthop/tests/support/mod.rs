@@ -11,6 +11,7 @@ use api::v1::{
 };
 use assert_cmd::Command;
 use control::command::{Command as Order, Request, Wanted, engine_channel};
+use control::engine::Access;
 use control::metrics::Facts;
 use control::{server, wanted};
 use tempfile::TempDir;
@@ -153,6 +154,7 @@ impl Engine {
             Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Order::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Order::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
             Order::Capture(port, _, reply) => {
                 drop(reply.send(Err(Problem::no_such_port(&port))));

@@ -76,7 +76,7 @@ fn model_of(rules: Vec<RuleSpec>) -> AccessModel {
         segments: vec!["lan".to_owned()],
         groups: Vec::new(),
         ports: Vec::new(),
-        rules,
+        rules: rules.into(),
     };
     AccessModel {
         lists: vec![list],

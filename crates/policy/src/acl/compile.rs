@@ -203,7 +203,7 @@ fn compile_list(
 ) -> Result<AccessList, AccessError> {
     let name: Arc<str> = spec.name.as_str().into();
     let mut rules = Vec::with_capacity(spec.rules.len());
-    for (place, rule) in (0..).zip(&spec.rules) {
+    for (place, rule) in (0..).zip(spec.rules.iter()) {
         let (info, matcher) = context.rule(&name, spec.direction, rule)?;
         if !ids.insert(info.id) {
             let twice = Reason::Repeated(rule.name.clone());

@@ -108,17 +108,31 @@ impl AccessList {
 
     /// Whether the other says the same by the same rules.
     pub(super) fn is_same(&self, other: &Self) -> bool {
+        let mut in_place = true;
+        let mut same = |a: &ById, b: &ById| match (&a.0, &b.0) {
+            (Some(a), Some(b)) => {
+                in_place &= a.order == b.order;
+                Arc::ptr_eq(a, b)
+                    || a.order.priority() == b.order.priority()
+                        && a.info == b.info
+                        && a.matcher == b.matcher
+            }
+            (a, b) => a.is_none() == b.is_none(),
+        };
+        (&self.name, self.direction) == (&other.name, other.direction)
+            && self.rules.is_same(&other.rules, &mut same)
+            && (in_place || self.is_in_order_of(other))
+    }
+
+    /// Whether the rules of another list, which has the same, stand in the same order.
+    fn is_in_order_of(&self, other: &Self) -> bool {
         let sorted = |list: &Self| {
             let mut rules = Vec::with_capacity(list.len);
-            list.for_each(|rule| rules.push(rule.clone()));
-            rules.sort_unstable_by_key(|rule| rule.order);
-            rules
+            list.for_each(|rule| rules.push((rule.order, rule.info.id)));
+            rules.sort_unstable();
+            rules.into_iter().map(|(_, id)| id)
         };
-        let same = |(a, b): (Arc<Rule>, Arc<Rule>)| {
-            a.order.priority() == b.order.priority() && a.info == b.info && a.matcher == b.matcher
-        };
-        (&self.name, self.direction, self.len) == (&other.name, other.direction, other.len)
-            && sorted(self).into_iter().zip(sorted(other)).all(same)
+        sorted(self).eq(sorted(other))
     }
 
     pub(super) fn rule(&self, id: RuleId) -> Option<&Arc<Rule>> {

@@ -46,7 +46,7 @@ impl Oracle<'_> {
         key: &FlowKey,
     ) -> Answer {
         let lists = self.lists(direction, segment, port);
-        let rules = || lists.iter().flat_map(|list| &list.rules);
+        let rules = || lists.iter().flat_map(|list| list.rules.iter());
         let state = key.state();
         let above = |rule: &RuleSpec| {
             !rule.source.is_empty() || !rule.destination.is_empty() || transport(rule)
@@ -59,7 +59,7 @@ impl Oracle<'_> {
         }
         let mut first: Option<(&AccessListSpec, &RuleSpec)> = None;
         for list in &lists {
-            for rule in &list.rules {
+            for rule in list.rules.iter() {
                 let earlier = first.is_none_or(|(_, old)| rule.priority > old.priority);
                 if earlier && self.matches(rule, key) {
                     first = Some((list, rule));

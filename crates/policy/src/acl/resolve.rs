@@ -49,7 +49,7 @@ impl Context {
             ports: ports.clone(),
             ..Self::default()
         };
-        for set in &model.address_sets {
+        for set in model.address_sets.iter() {
             let fault = |field| at(Place::Set(set.name.clone()), field);
             text::name(&set.name).map_err(fault("name"))?;
             let addresses = context

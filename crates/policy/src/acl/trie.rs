@@ -64,6 +64,24 @@ impl<T: Content> Trie<T> {
         None
     }
 
+    /// Whether another trie has its contents at the same prefixes, and all are as `same` says, which is not asked about what both
+    /// share.
+    pub(super) fn is_same(&self, other: &Self, same: &mut dyn FnMut(&T, &T) -> bool) -> bool {
+        fn below<T>(a: &Link<T>, b: &Link<T>, same: &mut dyn FnMut(&T, &T) -> bool) -> bool {
+            match (a, b) {
+                (None, None) => true,
+                (Some(a), Some(b)) if Arc::ptr_eq(a, b) => true,
+                // Where the prefixes are others, something lies below one that does not below the other.
+                (Some(a), Some(b)) if a.prefix == b.prefix => {
+                    let mut children = a.children.iter().zip(&b.children);
+                    same(&a.content, &b.content) && children.all(|(a, b)| below(a, b, same))
+                }
+                _ => false,
+            }
+        }
+        below(&self.0, &other.0, same)
+    }
+
     /// Every content.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(&T)) {
         fn below<T>(link: &Link<T>, each: &mut dyn FnMut(&T)) {

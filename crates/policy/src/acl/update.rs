@@ -46,9 +46,10 @@ fn note_changes(
         list: list(),
         rule: Box::new(rule.clone()),
     };
+    let apart = old.rules.apart(&new.rules);
     let mut kept: Option<HashSet<&str>> = None;
-    let mut rest = new.rules.iter().peekable();
-    for before in &old.rules {
+    let mut rest = apart.others.iter().copied().peekable();
+    for before in apart.own {
         if changes.len() > FEW {
             return None;
         }
@@ -59,7 +60,7 @@ fn note_changes(
                 rest.next();
             }
             _ => {
-                let names = || new.rules.iter().map(|rule| rule.name.as_str()).collect();
+                let names = || apart.others.iter().map(|rule| rule.name.as_str()).collect();
                 if kept
                     .get_or_insert_with(names)
                     .contains(before.name.as_str())
@@ -73,6 +74,86 @@ fn note_changes(
             }
         }
     }
+    // What is put comes behind all others.
+    if rest.peek().is_some() && !apart.at_end {
+        return None;
+    }
     changes.extend(rest.take(FEW + 1).map(put));
     (changes.len() <= FEW).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(number: u16, priority: u32) -> RuleSpec {
+        RuleSpec {
+            name: format!("r{number}"),
+            priority,
+            ..RuleSpec::default()
+        }
+    }
+
+    fn model(rules: impl Iterator<Item = RuleSpec>) -> AccessModel {
+        let list = AccessListSpec {
+            name: "l".to_owned(),
+            direction: api::v1::Direction::ToGuest,
+            segments: Vec::new(),
+            groups: Vec::new(),
+            ports: Vec::new(),
+            rules: rules.collect(),
+        };
+        AccessModel {
+            lists: vec![list],
+            ..AccessModel::default()
+        }
+    }
+
+    /// The names that are in another model, too, in their order.
+    fn common<'a>(model: &'a AccessModel, other: &AccessModel) -> Vec<&'a str> {
+        let names: HashSet<_> = other.lists[0].rules.iter().map(|r| &r.name).collect();
+        let rules = model.lists[0].rules.iter();
+        let rules = rules.filter(|rule| names.contains(&rule.name));
+        rules.map(|rule| rule.name.as_str()).collect()
+    }
+
+    proptest! {
+        /// Whether the new model shares its rules with the old one or not.
+        #[test]
+        fn changes_lead_from_one_model_to_the_other(
+            first in 0..400u16,
+            steps in prop::collection::vec((0..420u16, prop::option::of(0..3u32)), 0..20),
+            reversed in any::<bool>(),
+        ) {
+            let old = model((0..first).map(|number| rule(number, 0)));
+            let mut new = old.clone();
+            for (number, priority) in steps {
+                let rules = &mut new.lists[0].rules;
+                match priority {
+                    Some(priority) => rules.put(rule(number, priority)),
+                    None => drop(rules.remove(&format!("r{number}"))),
+                }
+            }
+            let mut alone = model(new.lists[0].rules.iter().cloned());
+            if reversed {
+                alone = model(new.lists[0].rules.iter().rev().cloned());
+            }
+            for new in [&new, &alone] {
+                let Some(changes) = few_changes(&old, new) else {
+                    prop_assert!(reversed || common(&old, new) != common(new, &old));
+                    continue;
+                };
+                let mut rules = old.lists[0].rules.clone();
+                for change in changes {
+                    match change {
+                        Change::Put { rule, .. } => rules.put(*rule),
+                        Change::Remove { rule, .. } => prop_assert!(rules.remove(&rule)),
+                    }
+                }
+                prop_assert_eq!(&rules, &new.lists[0].rules);
+            }
+        }
+    }
 }

@@ -6,13 +6,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::shared::{Named, Shared};
+
 /// All access lists, with what they name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessModel {
     /// Sets of addresses, for `@name` in rules.
-    #[serde(alias = "address_set", skip_serializing_if = "Vec::is_empty")]
-    pub address_sets: Vec<AddressSet>,
+    #[serde(alias = "address_set", skip_serializing_if = "Shared::is_empty")]
+    #[schema(value_type = Vec<AddressSet>)]
+    pub address_sets: Shared<AddressSet>,
     /// Groups of ports.
     #[serde(alias = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
@@ -46,6 +49,12 @@ pub struct AddressSet {
     pub name: String,
     /// IPv4 and IPv6 addresses and prefixes, like `10.0.0.0/8`.
     pub addresses: Vec<String>,
+}
+
+impl Named for AddressSet {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// A named group of ports.
@@ -114,8 +123,24 @@ pub struct AccessListSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
     /// The rules; see [`RuleSpec::priority`].
-    #[serde(default, alias = "rule", skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<RuleSpec>,
+    #[serde(default, alias = "rule", skip_serializing_if = "Shared::is_empty")]
+    #[schema(value_type = Vec<RuleSpec>)]
+    pub rules: Shared<RuleSpec>,
+}
+
+impl AccessListSpec {
+    /// The same without rules.
+    #[must_use]
+    pub fn without_rules(&self) -> Self {
+        Self {
+            rules: Shared::default(),
+            name: self.name.clone(),
+            direction: self.direction,
+            segments: self.segments.clone(),
+            groups: self.groups.clone(),
+            ports: self.ports.clone(),
+        }
+    }
 }
 
 /// What a rule does.
@@ -224,6 +249,12 @@ pub struct RuleSpec {
     /// For these pieces of datagrams alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragment: Option<Pieces>,
+}
+
+impl Named for RuleSpec {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// A rule that never decides anything, because one before it in its list matches all that it does.

@@ -52,7 +52,7 @@ pub(super) fn read(
     lines: &mut Lines,
 ) -> Result<(), Fault> {
     state.access = Arc::new(AccessModel {
-        address_sets: all::<AddressSet>(top, "address_set", Place::AddressSet, lines)?,
+        address_sets: all::<AddressSet>(top, "address_set", Place::AddressSet, lines)?.into(),
         groups: all::<Group>(top, "group", Place::Group, lines)?,
         defaults: all::<SegmentDefault>(top, "acl_default", Place::AclDefault, lines)?,
         lists: lists(top, lines)?,
@@ -86,7 +86,10 @@ fn lists(top: &DeTable<'_>, lines: &mut Lines) -> Result<Vec<AccessListSpec>, Fa
         let mut rest = table.clone();
         rest.remove("rule");
         let list: AccessListSpec = typed(rest, offset, place)?;
-        lists.push(AccessListSpec { rules, ..list });
+        lists.push(AccessListSpec {
+            rules: rules.into(),
+            ..list
+        });
     }
     Ok(lists)
 }

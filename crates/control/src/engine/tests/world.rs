@@ -836,5 +836,6 @@ pub(super) fn asked(change: Change) -> AskedFor {
         change,
         condition: Condition::Any,
         dry_run: false,
+        ahead: None,
     }
 }

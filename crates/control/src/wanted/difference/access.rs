@@ -1,8 +1,8 @@
 //! What tells one model of access lists from another. Here the order means something: of lists, and of rules within a list.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{AccessListSpec, AccessModel, RuleSpec};
+use api::v1::{AccessListSpec, AccessModel, Apart, Named, RuleSpec, Shared};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -32,11 +32,11 @@ struct Rule<'a> {
 }
 
 pub(super) fn between(old: &AccessModel, new: &AccessModel, changes: &mut Vec<Step>) {
-    let (before, after) = (&old.address_sets, &new.address_sets);
+    let (before, after) = differing(&old.address_sets, &new.address_sets);
     each(
         Subject::AddressSet,
-        before,
-        after,
+        &before,
+        &after,
         |s| s.name.clone(),
         never,
         changes,
@@ -68,15 +68,33 @@ pub(super) fn between(old: &AccessModel, new: &AccessModel, changes: &mut Vec<St
         changes,
     );
     let name = |rule: &Rule<'_>| format!("{}/{}", rule.list, rule.rule.name);
-    each(
-        Subject::Rule,
-        &rules(old),
-        &rules(new),
-        name,
-        never,
-        changes,
-    );
+    let (before, after) = (rules(old, new), rules(new, old));
+    each(Subject::Rule, &before, &after, name, never, changes);
     note_orders(old, new, changes);
+}
+
+/// Rules and address sets that differ, or stand behind such as have come or gone.
+pub(super) fn count(old: &AccessModel, new: &AccessModel) -> usize {
+    let (before, after) = differing(&old.address_sets, &new.address_sets);
+    let rules = [rules(old, new), rules(new, old)].map(|rules| rules.len());
+    rules[0].max(rules[1]) + before.len().max(after.len())
+}
+
+/// What is different in two lists, without what is the same in both as far as all names are, and in what they share.
+fn differing<'a, T: Named + PartialEq>(
+    old: &'a Shared<T>,
+    new: &'a Shared<T>,
+) -> (Vec<&'a T>, Vec<&'a T>) {
+    let Apart { own, others, .. } = old.apart(new);
+    let pairs = own.iter().zip(&others);
+    let pairs = pairs.take_while(|(a, b)| a.name() == b.name());
+    let same: Vec<bool> = pairs.map(|(a, b)| a == b).collect();
+    let rest = |all: &[&'a T]| {
+        let same = same.iter().copied().chain(std::iter::repeat(false));
+        let rest = all.iter().zip(same).filter(|(_, same)| !same);
+        rest.map(|(one, _)| *one).collect()
+    };
+    (rest(&own), rest(&others))
 }
 
 fn header(list: &AccessListSpec) -> Header<'_> {
@@ -93,11 +111,21 @@ fn headers(model: &AccessModel) -> Vec<Header<'_>> {
     model.lists.iter().map(header).collect()
 }
 
-fn rules(model: &AccessModel) -> Vec<Rule<'_>> {
+fn by_name(model: &AccessModel) -> BTreeMap<&str, &AccessListSpec> {
+    let lists = model.lists.iter();
+    lists.map(|list| (list.name.as_str(), list)).collect()
+}
+
+/// The rules of a model that are different in another.
+fn rules<'a>(model: &'a AccessModel, other: &'a AccessModel) -> Vec<Rule<'a>> {
+    let others = by_name(other);
     let mut all = Vec::new();
     for list in &model.lists {
-        let rules = list.rules.iter();
-        all.extend(rules.map(|rule| Rule {
+        let rules = match others.get(&*list.name) {
+            Some(other) => differing(&list.rules, &other.rules).0,
+            None => list.rules.iter().collect(),
+        };
+        all.extend(rules.into_iter().map(|rule| Rule {
             list: &list.name,
             rule,
         }));
@@ -116,12 +144,14 @@ fn note_orders(old: &AccessModel, new: &AccessModel, changes: &mut Vec<Step>) {
     if is_reordered(names(old), names(new)) {
         changes.push(reordered(None));
     }
+    let before = by_name(old);
     for list in &new.lists {
-        let Some(before) = old.list(&list.name) else {
+        let Some(before) = before.get(&*list.name) else {
             continue;
         };
-        let names = |list: &AccessListSpec| list.rules.iter().map(|r| r.name.clone()).collect();
-        if before.rules != list.rules && is_reordered(names(before), names(list)) {
+        let names = |rules: &[&RuleSpec]| rules.iter().map(|r| r.name.clone()).collect();
+        let (old, new) = differing(&before.rules, &list.rules);
+        if is_reordered(names(&old), names(&new)) {
             changes.push(reordered(Some(list.name.clone())));
         }
     }
@@ -148,5 +178,50 @@ fn reordered(list: Option<String>) -> Step {
             to: text("another one"),
         }],
         disconnects: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(number: u16, priority: u32) -> RuleSpec {
+        RuleSpec {
+            name: format!("r{number}"),
+            priority,
+            ..RuleSpec::default()
+        }
+    }
+
+    proptest! {
+        /// What two models share cannot be told from what is the same in both.
+        #[test]
+        fn sharing_is_no_difference(
+            first in 0..300u16,
+            steps in prop::collection::vec((0..320u16, prop::option::of(0..2u32)), 0..8),
+        ) {
+            let list = r#"{"lists": [{"name": "l", "direction": "to-guest"}]}"#;
+            let mut old: AccessModel = serde_json::from_str(list).unwrap();
+            old.lists[0].rules = (0..first).map(|number| rule(number, 0)).collect();
+            let mut new = old.clone();
+            for (number, priority) in steps {
+                let rules = &mut new.lists[0].rules;
+                match priority {
+                    Some(priority) => rules.put(rule(number, priority)),
+                    None => drop(rules.remove(&format!("r{number}"))),
+                }
+            }
+            let json = serde_json::to_vec(&new).unwrap();
+            let alone: AccessModel = serde_json::from_slice(&json).unwrap();
+            let steps = [&new, &alone].map(|new| {
+                let mut changes = Vec::new();
+                between(&old, new, &mut changes);
+                changes
+            });
+            prop_assert_eq!(&steps[0], &steps[1]);
+            prop_assert_eq!(steps[0].is_empty(), old == new);
+        }
     }
 }

@@ -200,7 +200,7 @@ fn model(bytes: &mut Bytes<'_>) -> AccessModel {
     });
     let otherwise = [Otherwise::Allow, Otherwise::Deny];
     AccessModel {
-        address_sets: sets.into(),
+        address_sets: sets.into_iter().collect(),
         groups: groups.into(),
         defaults: vec![SegmentDefault {
             segment: "s0".to_owned(),
@@ -273,9 +273,7 @@ impl Case {
             };
             let lists = self.model.lists.iter_mut();
             for list in lists.filter(|list| list.name == wrong.list) {
-                let before = list.rules.len();
-                list.rules.retain(|rule| rule.name != wrong.rule);
-                assert!(list.rules.len() < before, "a rule of the model");
+                assert!(list.rules.remove(&wrong.rule), "a rule of the model");
             }
         }
     }
@@ -285,19 +283,16 @@ impl Case {
         let at = bytes.below(self.model.lists.len());
         let list = &mut self.model.lists[at];
         let name = format!("r{}", bytes.below(list.rules.len() + 2));
-        let old = list.rules.iter().position(|rule| rule.name == name);
-        if let (Some(old), true) = (old, bytes.one_in(3)) {
-            list.rules.remove(old);
+        let is_there = list.rules.iter().any(|rule| rule.name == name);
+        if is_there && bytes.one_in(3) {
+            list.rules.remove(&name);
             let (list, rule) = (list.name.clone(), name);
             let changed = rules.change(&Change::Remove { list, rule });
             return changed.expect("a rule that is there").rules;
         }
         let new = rule(bytes, name, list.direction);
         let before = list.rules.clone();
-        match old {
-            Some(old) => list.rules[old] = new.clone(),
-            None => list.rules.push(new.clone()),
-        }
+        list.rules.put(new.clone());
         let (list, rule) = (list.name.clone(), Box::new(new));
         let changed = rules.change(&Change::Put { list, rule });
         let whole = Rules::compile(&self.model, self.names());
