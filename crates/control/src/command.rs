@@ -118,8 +118,9 @@ pub enum Command {
     Metrics(Reply<Facts>),
     /// What is wanted?
     Wanted(Reply<Wanted>),
-    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
-    Change(Box<Request>, Reply<Wanted>),
+    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it. With the answer come the access lists as they
+    /// were: to let go of many takes time that the engine has not.
+    Change(Box<Request>, Reply<(Wanted, Access)>),
     /// What are the access lists, compiled?
     Access(Reply<Access>),
     /// How much traffic, how many drops?
@@ -237,7 +238,8 @@ impl EngineHandle {
             request.ahead = self.ask(Command::Access).await?.ahead(lists);
         }
         let request = Box::new(request);
-        self.ask(|reply| Command::Change(request, reply)).await
+        let (wanted, _before) = self.ask(|reply| Command::Change(request, reply)).await?;
+        Ok(wanted)
     }
 
     /// Asks [`Command::Stats`].

@@ -448,7 +448,11 @@ impl Engine {
             Command::Ports(reply) => drop(reply.send(self.port_list())),
             Command::Metrics(reply) => drop(reply.send(self.facts())),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
-            Command::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Command::Change(request, reply) => {
+                let before = self.access.clone();
+                let done = self.change(&request);
+                drop(reply.send(done.map(|wanted| (wanted, before))));
+            }
             Command::Access(reply) => drop(reply.send(Ok(self.access.clone()))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),

@@ -346,11 +346,13 @@ impl Engine {
         let old = std::mem::replace(&mut self.saved.wanted, new);
         // Ports and segments that stay must keep their numbers, also those that are not wanted for a moment.
         let numbers = (self.saved.ports.clone(), self.saved.segments.clone());
+        let compiled = self.access.clone();
         let Err(problem) = self.reconcile() else {
             return Ok(());
         };
         self.saved.wanted = old;
         (self.saved.ports, self.saved.segments) = numbers;
+        self.ahead = Some(compiled);
         if let Err(second) = self.reconcile() {
             tracing::error!("the change could not be taken back: {second}");
         }

@@ -68,7 +68,10 @@ impl FakeEngine {
             }))),
             Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
-            Command::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Command::Change(request, reply) => {
+                let done = self.change(&request);
+                drop(reply.send(done.map(|wanted| (wanted, Access::default()))));
+            }
             Command::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
                 ports: vec![PortStats::default()],

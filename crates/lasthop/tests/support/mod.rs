@@ -153,7 +153,10 @@ impl Engine {
             }))),
             Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
-            Order::Change(request, reply) => drop(reply.send(self.change(&request))),
+            Order::Change(request, reply) => {
+                let done = self.change(&request);
+                drop(reply.send(done.map(|wanted| (wanted, Access::default()))));
+            }
             Order::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
             Order::Capture(port, _, reply) => {

@@ -190,3 +190,43 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
     );
     assert_eq!(*engine.program.rules(), rules);
 }
+
+/// `vm2` is closed by lists that were compiled before it was made anew, if it was: it has another number then.
+fn closed_ahead(is_made_anew: bool) -> Action {
+    let (world, mut engine) = world();
+    let change = AccessChange::All(Box::new(closed()));
+    let mut request = asked(Change::Access(change));
+    request.ahead = engine.access.ahead(&closed());
+    assert!(request.has_compiled(&closed()));
+    let mut at = 2;
+    if is_made_anew {
+        engine.remove_port("vm2").unwrap();
+        engine.add_port(port("vm2", "blue")).unwrap();
+        at = 4;
+    }
+    world.ask(&mut engine, key(at, 3, 255));
+    assert_eq!(world.ask(&mut engine, key(0, 1, 3)), to(at));
+    engine.change(&request).unwrap();
+    assert_eq!(world.ask(&mut engine, key(0, 1, 2)), to(1));
+    world.ask(&mut engine, key(0, 1, 3))
+}
+
+#[test]
+fn lists_that_were_compiled_ahead_hold_for_the_ports_that_there_are() {
+    assert_eq!(closed_ahead(false), DENIED);
+    assert_eq!(closed_ahead(true), DENIED);
+}
+
+#[test]
+fn few_changes_are_not_made_ahead_and_wrong_lists_are_not_compiled() {
+    let (_world, mut engine) = world();
+    let nothing = AccessModel::default();
+    assert!(engine.access.ahead(&nothing).is_none());
+    let wrong = r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm9"]}]}"#;
+    assert!(engine.access.ahead(&lists(wrong)).is_none());
+    engine.set_access(closed()).unwrap();
+    let mut other = closed();
+    other.lists[0].rules.remove("all");
+    assert!(engine.access.ahead(&other).is_none());
+    assert!(engine.access.ahead(&nothing).is_some());
+}
