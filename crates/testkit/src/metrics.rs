@@ -74,16 +74,16 @@ impl Metrics {
         keys.filter_map(|key| key.split('{').next()).collect()
     }
 
-    /// The first counter that is less than it was.
+    /// The counters that are less than they were.
     #[must_use]
-    pub fn fallen_since(&self, before: &Self) -> Option<String> {
+    pub fn fallen_since(&self, before: &Self) -> Vec<String> {
         let counters = before
             .samples
             .iter()
             .filter(|(key, _)| key.contains("_total"));
-        let mut fallen =
+        let fallen =
             counters.filter(|(key, was)| self.samples.get(*key).is_some_and(|is| is < was));
-        fallen.next().map(|(key, _)| key.clone())
+        fallen.map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
             assert!(Metrics::read(&bad).is_err(), "{bad}");
         }
         let later = Metrics::read(&good.replace("} 1", "} 0")).unwrap();
-        assert!(later.fallen_since(&read).is_some());
-        assert!(read.fallen_since(&later).is_none());
+        assert!(!later.fallen_since(&read).is_empty());
+        assert!(read.fallen_since(&later).is_empty());
     }
 }

@@ -223,12 +223,12 @@ fn workers(facts: &Facts, page: &mut Page) {
     let families: [(&str, &str, Value); 2] = [
         (
             "lasthop_worker_busy_cycles",
-            "Cycles of the switch's counter that a thread has spent for frames: its share is their rate by lasthop_processor_cycles_per_second.",
+            "Cycles of the switch's counter that a thread has spent for frames since the switch was started: its share is their rate by lasthop_processor_cycles_per_second.",
             |w| w.busy_ticks as f64,
         ),
         (
             "lasthop_worker_processor_seconds",
-            "Processor time of a thread that forwards, also that in which it looked for frames and found none.",
+            "Processor time of a thread that forwards since the switch was started, also that in which it looked for frames and found none.",
             |w| w.cpu_ns as f64 / 1e9,
         ),
     ];
