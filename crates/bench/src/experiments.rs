@@ -80,6 +80,12 @@ impl Plan {
         })
     }
 
+    /// A core that neither the switch nor the client has, if there is one.
+    pub(crate) fn spare(&self) -> Option<usize> {
+        let mut cores = (0..self.machine.cores).rev();
+        cores.find(|core| !self.cores.contains(core))
+    }
+
     /// The same with the switch that is for benchmarks alone: drivers run inside of it, and it gives no right up.
     ///
     /// # Errors

@@ -135,12 +135,17 @@ impl Peer {
     ///
     /// # Errors
     /// For a peer that knows none, too.
-    pub(crate) fn with_rules(kind: Kind, plan: &Plan, rules: &RuleSet) -> Result<Self> {
+    pub(crate) fn with_rules(
+        kind: Kind,
+        plan: &Plan,
+        cores: &[usize],
+        rules: &RuleSet,
+    ) -> Result<Self> {
         if let Some(reason) = kind.lacks(plan) {
             bail!("{reason}");
         }
         match kind {
-            Kind::Lasthop => lasthop::with_rules(plan, rules),
+            Kind::Lasthop => lasthop::with_rules(plan, cores, rules),
             Kind::Ovs => ovs::with_rules(plan, rules),
             Kind::Forwarder | Kind::Bridge => bail!("{} has no rules", kind.name()),
         }

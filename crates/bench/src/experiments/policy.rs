@@ -47,6 +47,7 @@ const UDP: u8 = 17;
 
 const SAME: &str = "Open vSwitch has the rules in a table before the one that forwards; a range of ports is as many masks as cover it";
 const ON_ONE_CORE: &str = "Lasthop's switch and control share the switch's core, as OVS-DPDK's polling thread decides by itself";
+const ON_TWO_CORES: &str = "Lasthop's control may use a core besides the switch's; OVS-DPDK's polling thread decides by itself";
 const NEAR_THE_RULES: &str = "Frames have addresses and ports near the edges of the rules, which let half of what they match pass, and only \
     frames that pass are sent; each is sent once";
 const SLOWEST: &str = "Not every frame is a miss, as a cached flow may be for many: as many of the slowest frames are taken for the misses \
@@ -62,7 +63,7 @@ pub(crate) fn rules(plan: &Plan) -> Result<Report> {
         let mut pairs = Vec::new();
         for kind in kinds.into_iter().flatten() {
             for (series, set) in SERIES.into_iter().zip([None, Some(&set)]) {
-                let started = start(plan, kind, set, |peer| {
+                let started = start(plan, kind, &plan.cores[..1], set, |peer| {
                     clients::start(plan, peer, Layout::Split, Traffic::Lean(flows))
                 });
                 add(&mut run, &mut pairs, kind, series, started)?;
@@ -95,7 +96,8 @@ pub(crate) fn set_ups(plan: &Plan) -> Result<Report> {
     let heads = (2 * u64::from(plan.rounds) + 4) * (count + 1000);
     let set = RuleSet::mixed(MANY);
     let heads = set.heads(usize::try_from(heads)?, None, u16::try_from(NEW_SIZE)?);
-    let run = new_flows(plan, "setups", &set, &heads, Way::AsManyAsFit(count))?;
+    let way = Way::AsManyAsFit(count);
+    let run = new_flows(plan, "setups", &plan.cores[..1], &set, &heads, way)?;
     Ok(
         run.report("New flows with 10 000 rules", |samples| Body::SetUps {
             samples,
@@ -113,7 +115,13 @@ pub(crate) fn first_packets(plan: &Plan) -> Result<Report> {
     let heads = (2 * plan.rounds + 20) * (seconds * f64::from(PACE)) as u32;
     let set = RuleSet::mixed(MANY);
     let heads = set.heads(heads as usize, Some(UDP), u16::try_from(NEW_SIZE)?);
-    let mut run = new_flows(plan, "first", &set, &heads, Way::Paced(PACE))?;
+    // As an operator has it: control is not where the switch polls, if there is room elsewhere.
+    let cores: Vec<usize> = plan.cores[..1]
+        .iter()
+        .copied()
+        .chain(plan.spare())
+        .collect();
+    let mut run = new_flows(plan, "first", &cores, &set, &heads, Way::Paced(PACE))?;
     run.note(SLOWEST);
     let title = "Latency of the first frame of a flow, 1000 a second, with 10 000 rules";
     Ok(run.report(title, |samples| Body::SetUps { samples }))
@@ -122,18 +130,23 @@ pub(crate) fn first_packets(plan: &Plan) -> Result<Report> {
 fn new_flows<'a>(
     plan: &'a Plan,
     name: &'static str,
+    cores: &[usize],
     set: &RuleSet,
     heads: &Arc<[Head]>,
     way: Way,
 ) -> Result<Run<'a>> {
     let mut run = Run::new(plan, name, &KINDS);
-    for note in [SAME, ON_ONE_CORE, NEAR_THE_RULES] {
+    let where_control_is = match cores {
+        [_] => ON_ONE_CORE,
+        _ => ON_TWO_CORES,
+    };
+    for note in [SAME, where_control_is, NEAR_THE_RULES] {
         run.note(note);
     }
     let mut pairs = Vec::new();
     let kinds = KINDS.map(|kind| run.has_room_for(kind).then_some(kind));
     for kind in kinds.into_iter().flatten() {
-        let started = start(plan, kind, Some(set), |peer| {
+        let started = start(plan, kind, cores, Some(set), |peer| {
             Ok(Box::new(NewFlowsClient::new(
                 plan,
                 peer,
@@ -155,6 +168,7 @@ fn new_flows<'a>(
 fn start(
     plan: &Plan,
     kind: Kind,
+    cores: &[usize],
     set: Option<&RuleSet>,
     client: impl FnOnce(&Peer) -> Result<Box<dyn Client>>,
 ) -> Result<Pair> {
@@ -164,7 +178,7 @@ fn start(
         set.map_or(0, RuleSet::len)
     ));
     let peer = match set {
-        Some(set) => Peer::with_rules(kind, plan, set)?,
+        Some(set) => Peer::with_rules(kind, plan, cores, set)?,
         None => Peer::start(kind, plan)?,
     };
     let client = client(&peer)?;

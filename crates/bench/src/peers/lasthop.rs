@@ -35,10 +35,10 @@ pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
     Ok(Lasthop::start(plan, ports)?.into_peer(ports, Vec::new()))
 }
 
-/// With these access lists.
-pub(super) fn with_rules(plan: &Plan, rules: &RuleSet) -> Result<Peer> {
+/// With these access lists, on these cores.
+pub(super) fn with_rules(plan: &Plan, cores: &[usize], rules: &RuleSet) -> Result<Peer> {
     let text = configuration("", 2) + &rules.configuration();
-    let running = Lasthop::with(plan, &plan.cores[..1], &text)?;
+    let running = Lasthop::with(plan, cores, &text)?;
     Ok(running.into_peer(2, Vec::new()))
 }
 
