@@ -2,7 +2,7 @@
 //! flow key says what was parsed.
 
 use wire::conduct::{Conduct, Neighbour, is_ordinary};
-use wire::flow::{FlowKey, FlowMask};
+use wire::flow::{FlowKey, FlowMask, PLAIN_HEAD, PlainHead, PlainMask};
 use wire::packet::{Fragment, L3, Parsed};
 use wire::question::Question;
 use wire::vlan::{HeaderBuf, VlanTci};
@@ -21,6 +21,7 @@ pub fn run(data: &[u8]) {
         check_cut(&parsed, headers, frame_len);
     }
     conduct(headers, frame_len);
+    plain(&headers[..headers.len().min(frame_len)], *len);
     views(headers);
     tags(headers);
 }
@@ -41,6 +42,36 @@ fn conduct(headers: &[u8], frame_len: usize) {
         assert_eq!(Question::in_frame(&answer, answer.len()), None);
     }
     assert_eq!(FlowKey::default().with_conduct(conduct).conduct(), conduct);
+}
+
+/// The short way to the keys of plain packets gives what is parsed, and so does the comparison with a packet that differs in a byte.
+fn plain(frame: &[u8], [at, value]: [u8; 2]) {
+    let key = |frame: &[u8]| {
+        let headers = &frame[..frame.len().min(SNAPSHOT)];
+        FlowKey::new(7, &Parsed::parse(headers, frame.len()))
+    };
+    let head = |frame: &[u8]| frame[..frame.len().min(64)].to_vec();
+    let Some(quick) = FlowKey::of_plain_ipv4(7, &head(frame), frame.len()) else {
+        return;
+    };
+    assert_eq!(quick, key(frame));
+    let mut other = frame.to_vec();
+    let at = usize::from(at) % other.len();
+    other[at] = value;
+    let (Some(one), Some(two)) = (frame.first_chunk(), other.first_chunk()) else {
+        return;
+    };
+    let addresses = FlowMask::ETHERNET.with_dst_ip().with_src_ip();
+    for mask in [FlowMask::ETHERNET, addresses, FlowMask::EXACT] {
+        let alike = PlainHead::new(&PlainMask::new(&mask), one);
+        let same = alike.mask.iter().enumerate().all(|(word, mask)| {
+            let of = |head: &[u8; PLAIN_HEAD]| u64::from_le_bytes(head.as_chunks().0[word]);
+            (of(one) ^ of(two)) & mask == 0
+        });
+        if same && alike.fits(two, other.len()) {
+            assert_eq!(key(&other).masked(&mask), quick.masked(&mask));
+        }
+    }
 }
 
 /// Offsets and lengths within the frame, and within each other.
