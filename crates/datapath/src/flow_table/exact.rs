@@ -6,6 +6,9 @@
 //! that does not show is a flow of an earlier mask that was installed since; therefore every installation
 //! makes the references of its ingress port old. "Whole key" means all bits that some mask counts.
 //!
+//! There are few sets at first, and twice as many, empty ones each time that keys begin to lack a place: memory that is touched for the first
+//! time is given by the system then, in which a frame waits, up to some milliseconds where the pages are huge.
+//!
 //! A reference is one word, so that a cache line holds eight and hardly ever too many keys share one:
 //!
 //! ```text
@@ -21,6 +24,10 @@ const PORTS: usize = 256;
 
 /// References in a set, which is a cache line.
 const WAYS: usize = LINE;
+/// Sets at first: 256 KiB.
+const FIRST_SETS: usize = 4096;
+/// Of so many sets, one key without a place is one too many.
+const SETS_PER_HOMELESS: usize = 64;
 /// Keys that a set has on average when there are as many as flows in the largest table. With twice as many, one key
 /// in a hundred would have no place, and asking all masks for that costs more than the memory does.
 const KEYS_PER_SET: usize = 2;
@@ -57,18 +64,40 @@ pub(super) struct Exact {
     epochs: Box<[u32; PORTS]>,
     /// Calls of [`Exact::outdate`], modulo 2^32.
     calls: u32,
+    /// Keys that took another's place, since there are so many sets.
+    homeless: usize,
+    /// Sets at most.
+    most: usize,
 }
 
 impl Exact {
     /// A level for `flows` keys.
     pub(super) fn new(flows: usize) -> Self {
-        let sets = (flows / KEYS_PER_SET).next_power_of_two();
+        let most = (flows / KEYS_PER_SET).next_power_of_two();
+        let sets = most.min(FIRST_SETS);
         Self {
             sets: Lines::new(sets, Use::Scattered),
             last_set: sets - 1,
             epochs: Box::new([1; PORTS]),
             calls: 0,
+            homeless: 0,
+            most,
         }
+    }
+
+    /// Twice as many sets, without references: what a set has does not say where it would be among more.
+    #[cold]
+    fn grow(&mut self) {
+        let sets = 2 * (self.last_set + 1);
+        self.sets = Lines::new(sets, Use::Scattered);
+        self.last_set = sets - 1;
+        self.homeless = 0;
+    }
+
+    /// Whether too many keys have no place, and there may be more.
+    fn is_crowded(&self) -> bool {
+        let sets = self.last_set + 1;
+        self.homeless * SETS_PER_HOMELESS >= sets && sets < self.most
     }
 
     /// The number of a hash's set.
@@ -102,12 +131,15 @@ impl Exact {
 
     /// Notes where a key's flow is: in its own place, an unused one, or another's that is as good as random.
     pub(super) fn remember(&mut self, hash: u64, in_port: u32, found: Found) {
+        if self.is_crowded() {
+            self.grow();
+        }
         let (at, wanted) = (self.set(hash), self.wanted(hash, in_port));
         let set = self.sets.get_mut(at);
         let own = set.iter().position(|place| *place & TAG == hash & TAG);
-        let way = own
-            .or_else(|| set.iter().position(|place| *place == 0))
-            .unwrap_or((hash >> 32) as usize % WAYS);
+        let free = own.or_else(|| set.iter().position(|place| *place == 0));
+        let way = free.unwrap_or((hash >> 32) as usize % WAYS);
+        self.homeless += usize::from(free.is_none());
         let long = if found.long { LONG } else { 0 };
         set[way] = wanted | long | u64::from(found.slot) & SLOTS;
     }
@@ -197,6 +229,34 @@ mod tests {
         assert_eq!(exact.find(hash(1), 1), Some(found(3)), "in its old place");
         exact.outdate(None);
         assert!((0..WAYS as u32).all(|n| exact.find(hash(n.into()), n % 2).is_none()));
+    }
+
+    fn spread(n: u64) -> u64 {
+        n.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes()
+    }
+
+    #[test]
+    fn there_are_as_many_sets_as_keys_need() {
+        let mut exact = Exact::new(1 << SLOT_BITS);
+        let mut sets = Vec::new();
+        for keys in [1_000, 8_000, 100_000, 1 << SLOT_BITS] {
+            // Whoever is not found is looked for elsewhere, and remembered again.
+            for _ in 0..8 {
+                for n in 0..keys {
+                    if exact.find(spread(n), 0).is_none() {
+                        exact.remember(spread(n), 0, found(n as u32));
+                    }
+                }
+            }
+            let known = |n: &u64| exact.find(spread(*n), 0) == Some(found(*n as u32));
+            let known = (0..keys).filter(known).count() as u64;
+            assert!(known * 100 >= keys * 99, "{known} of {keys}");
+            sets.push(exact.last_set + 1);
+        }
+        assert_eq!(sets[..2], [FIRST_SETS; 2]);
+        assert!(sets[2] < 1 << 16, "{sets:?}");
+        assert!(sets[3] <= (1 << SLOT_BITS) / KEYS_PER_SET, "{sets:?}");
+        assert_eq!(Exact::new(1).last_set, 0);
     }
 
     #[test]
