@@ -85,19 +85,16 @@ impl Exact {
         }
     }
 
-    /// Twice as many sets, without references: what a set has does not say where it would be among more.
-    #[cold]
-    fn grow(&mut self) {
-        let sets = 2 * (self.last_set + 1);
-        self.sets = Lines::new(sets, Use::Scattered);
-        self.last_set = sets - 1;
-        self.homeless = 0;
-    }
-
-    /// Whether too many keys have no place, and there may be more.
-    fn is_crowded(&self) -> bool {
+    /// Makes twice as many sets if too many keys have no place. They have no references: what a set has does not say where it would
+    /// be among more. Memory comes from the system for that, so it is not for the path of frames.
+    pub(super) fn make_room(&mut self) {
         let sets = self.last_set + 1;
-        self.homeless * SETS_PER_HOMELESS >= sets && sets < self.most
+        if self.homeless * SETS_PER_HOMELESS < sets || sets >= self.most {
+            return;
+        }
+        self.sets = Lines::new(2 * sets, Use::Scattered);
+        self.last_set = 2 * sets - 1;
+        self.homeless = 0;
     }
 
     /// The number of a hash's set.
@@ -131,9 +128,6 @@ impl Exact {
 
     /// Notes where a key's flow is: in its own place, an unused one, or another's that is as good as random.
     pub(super) fn remember(&mut self, hash: u64, in_port: u32, found: Found) {
-        if self.is_crowded() {
-            self.grow();
-        }
         let (at, wanted) = (self.set(hash), self.wanted(hash, in_port));
         let set = self.sets.get_mut(at);
         let own = set.iter().position(|place| *place & TAG == hash & TAG);
@@ -241,7 +235,8 @@ mod tests {
         let mut sets = Vec::new();
         for keys in [1_000, 8_000, 100_000, 1 << SLOT_BITS] {
             // Whoever is not found is looked for elsewhere, and remembered again.
-            for _ in 0..8 {
+            for _ in 0..12 {
+                exact.make_room();
                 for n in 0..keys {
                     if exact.find(spread(n), 0).is_none() {
                         exact.remember(spread(n), 0, found(n as u32));

@@ -113,8 +113,12 @@ impl FlowTable {
     }
 
     /// Forgets those of the next `flows` flows that were not used for more than `limit` milliseconds; how many.
-    /// Each call goes on where the one before stopped, and from the end to the start.
+    /// Each call goes on where the one before stopped, and from the end to the start. It also gives the exact-match level room, if
+    /// that has too little.
     pub fn expire_some(&mut self, now: u64, limit: u32, flows: usize) -> usize {
+        if let Some(exact) = &mut self.exact {
+            exact.make_room();
+        }
         let before = self.flows.len();
         for _ in 0..flows.min(before) {
             let next = self.flows.next(self.sweep as usize);
