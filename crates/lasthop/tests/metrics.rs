@@ -68,8 +68,14 @@ fn they_survive_the_processes_and_an_upgrade() {
     let version = env!("CARGO_PKG_VERSION");
     let build = format!("lasthop_build_info{{version=\"{version}\",name=\"host1\"}}");
     assert_eq!(first.get(&build), 1.0);
+    // How fast the counter of cycles is becomes known while it runs.
+    let names =
+        |page: Metrics| -> Vec<String> { page.names().into_iter().map(str::to_owned).collect() };
+    eventually("the rate of the counter is known", || {
+        names(over_tcp(&address)).contains(&"lasthop_processor_cycles_per_second".to_owned())
+    });
     let same = over_unix(&place.run_dir().join("api.sock"));
-    assert_eq!(same.names(), first.names());
+    assert_eq!(names(same), names(over_tcp(&address)));
 
     lasthop.kill_and_wait("control");
     assert_eq!(restarts(&over_tcp(&address), "control"), 1.0);
