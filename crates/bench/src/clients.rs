@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use testkit::lean::{BurstReport, PacedReport};
+use testkit::lean::{BurstReport, Histogram, PacedReport};
 
 use crate::experiments::Plan;
 use crate::peers::Peer;
@@ -97,6 +97,11 @@ pub(crate) trait Client {
     /// What the machine does without a switch, of a client that knows how to find out: its core and the switch's
     /// are free meanwhile.
     fn reference(&self, _window: Duration) -> Result<Option<BurstReport>> {
+        Ok(None)
+    }
+
+    /// How long the sleeping threads of a decision take without a switch, in nanoseconds, of a client that finds out.
+    fn wake_ups(&self, _window: Duration) -> Result<Option<Histogram>> {
         Ok(None)
     }
 

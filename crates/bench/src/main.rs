@@ -27,6 +27,7 @@ mod placement;
 mod plot;
 mod process;
 mod procfs;
+mod relay;
 mod report;
 mod rules;
 mod sample;

@@ -80,6 +80,25 @@ pub(crate) struct Sample {
     /// Of a client whose flows are new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) misses: Option<Misses>,
+    /// Of a client that finds out; just before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) wake_ups: Option<WakeUps>,
+}
+
+/// How long the sleeping threads of a decision took without a switch, see [`crate::relay`].
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct WakeUps {
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+}
+
+impl From<Histogram> for WakeUps {
+    fn from(seen: Histogram) -> Self {
+        Self {
+            p50_ns: seen.quantile(0.5),
+            p99_ns: seen.quantile(0.99),
+        }
+    }
 }
 
 /// Frames about which the switch had to decide.
@@ -208,6 +227,7 @@ pub(crate) fn take(
     round: u32,
 ) -> Result<Sample> {
     let copy = client.reference(plan.window)?;
+    let wake_ups = client.wake_ups(plan.window)?.map(WakeUps::from);
     let before_ns = round_trip(plan.cores)?;
     peer.thaw();
     client.thaw()?;
@@ -254,6 +274,7 @@ pub(crate) fn take(
         busy: client.bursts().zip(copy.as_ref()).map(busy),
         exchange: client.exchange().cloned(),
         misses,
+        wake_ups,
     })
 }
 

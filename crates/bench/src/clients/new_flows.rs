@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use testkit::lean::{Head, Lean, LeanConfig, Pace, PacedReport, Until};
+use testkit::lean::{Head, Histogram, Lean, LeanConfig, Pace, PacedReport, Until};
 
 use super::{Client, Layout, lean};
 use crate::experiments::Plan;
 use crate::peers::Peer;
+use crate::relay::{Cores, relay};
 use crate::stop;
 
 /// Frames that may be on their way from each port: no switch that keeps frames while it decides runs out of room.
@@ -28,6 +29,7 @@ pub(crate) enum Way {
 /// See the module; connected once it knows the size of its frames. Its heads must be for frames of this size.
 pub(crate) struct NewFlowsClient {
     config: LeanConfig,
+    cores: Cores,
     way: Way,
     lean: Option<Lean>,
     last: Option<PacedReport>,
@@ -46,6 +48,11 @@ impl NewFlowsClient {
         };
         Self {
             config,
+            cores: Cores {
+                client: plan.cores[1],
+                switch: plan.cores[0],
+                control: plan.spare().unwrap_or(plan.cores[0]),
+            },
             way,
             lean: None,
             last: None,
@@ -105,6 +112,13 @@ impl Client for NewFlowsClient {
 
     fn meets_new_flows(&self) -> bool {
         true
+    }
+
+    fn wake_ups(&self, window: Duration) -> Result<Option<Histogram>> {
+        match self.way {
+            Way::AsManyAsFit(_) => Ok(None),
+            Way::Paced(rate) => relay(self.cores, rate, window).map(Some),
+        }
     }
 
     fn paced(&self) -> Option<&PacedReport> {

@@ -53,6 +53,9 @@ const NEAR_THE_RULES: &str = "Frames have addresses and ports near the edges of 
 const SLOWEST: &str = "Not every frame is a miss, as a cached flow may be for many: as many of the slowest frames are taken for the misses \
     as the switch counted";
 
+const ALONE: &str = "The machine alone: threads on these cores that sleep hand a token on as often, each time just before; from the \
+    client to the switch's core, to control's, back to the switch's, and to the client, which polls";
+
 /// Throughput without rules and with those that never match.
 pub(crate) fn rules(plan: &Plan) -> Result<Report> {
     let mut run = Run::new(plan, "rules", &KINDS.map(twice).concat());
@@ -123,6 +126,7 @@ pub(crate) fn first_packets(plan: &Plan) -> Result<Report> {
         .collect();
     let mut run = new_flows(plan, "first", &cores, &set, &heads, Way::Paced(PACE))?;
     run.note(SLOWEST);
+    run.note(ALONE);
     let title = "Latency of the first frame of a flow, 1000 a second, with 10 000 rules";
     Ok(run.report(title, |samples| Body::SetUps { samples }))
 }

@@ -145,6 +145,8 @@ pub(super) fn set_ups_table(samples: &[Sample]) -> String {
         "p50, us",
         "p99, us",
         "max, us",
+        "machine alone, p50, us",
+        "machine alone, p99, us",
         "lost",
         "samples",
     ];
@@ -208,6 +210,8 @@ fn set_ups_row(
         micros(|sample| of_misses(sample, 0.5)),
         micros(|sample| of_misses(sample, 0.99)),
         micros(|sample| Some(sample.latency.as_ref()?.max_ns)),
+        micros(|sample| Some(sample.wake_ups?.p50_ns)),
+        micros(|sample| Some(sample.wake_ups?.p99_ns)),
         if sent > 0 {
             lost.to_string()
         } else {

@@ -29,6 +29,7 @@ pub(super) fn sample(
         busy: None,
         exchange: None,
         misses: None,
+        wake_ups: None,
     }
 }
 
