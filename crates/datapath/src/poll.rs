@@ -50,6 +50,9 @@ const COST_AT_FIRST: Duration = Duration::from_micros(8);
 /// Bounds of what a sleep is believed to cost: a thread that was interrupted measures too much.
 const COST_RANGE: (Duration, Duration) = (Duration::from_micros(1), Duration::from_micros(50));
 
+/// What a sleep costs a frame that waits for control's answer: two wake-ups of cores that idle, one of them a virtual one.
+const WAKE_UP: Duration = Duration::from_micros(100);
+
 /// What to do when a pass found no frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
@@ -99,6 +102,17 @@ impl Patience {
             looking: COST_AT_FIRST,
             sleeps: 0,
             won: false,
+        }
+    }
+
+    /// Of a worker that waits for control's answers.
+    #[must_use]
+    pub fn for_answers() -> Self {
+        let cost = WAKE_UP;
+        Self {
+            cost,
+            looking: cost,
+            ..Self::new(Poll::Adaptive)
         }
     }
 

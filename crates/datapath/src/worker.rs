@@ -106,6 +106,8 @@ pub struct Worker {
     gauge: Gauge,
     lending: Lending,
     patience: Patience,
+    /// The same for control's answers.
+    for_answers: Patience,
     seat: Seat,
     /// Passes since the last sleep.
     awake: u32,

@@ -208,3 +208,33 @@ proptest! {
         prop_assert!(spent.total() <= 2 * spent.optimum + changes, "{spent:?}");
     }
 }
+
+/// Control answers each question after `answer`: whether the worker looked until it came, for each of so many.
+fn looked_for_answers(patience: &mut Patience, answer: Duration, questions: u32) -> Vec<bool> {
+    let ask = |number| {
+        let asked = us(1000) * number;
+        let looks = (0..).map(|pass| asked + PASS * pass);
+        let mut until = looks.take_while(|&now| now < asked + answer);
+        let looked = until.all(|now| patience.found_nothing(now) == Next::Look);
+        patience.found_frames(asked + answer);
+        looked
+    };
+    (1..=questions).map(ask).collect()
+}
+
+#[test]
+fn answers_are_looked_for_as_long_as_they_come_soon() {
+    let mut patience = Patience::for_answers();
+    let soon = looked_for_answers(&mut patience, us(30), 40);
+    assert!(
+        soon[SLEEPS_PER_TRIAL as usize..]
+            .iter()
+            .all(|&looked| looked),
+        "{soon:?}"
+    );
+    let late = looked_for_answers(&mut patience, us(300), 40);
+    assert_eq!(late.iter().filter(|&&looked| looked).count(), 0);
+    // One look in vain, and one on trial for each of the next.
+    let again = looked_for_answers(&mut patience, us(30), 200);
+    assert!(again.ends_with(&[true; 100]), "{again:?}");
+}

@@ -61,6 +61,7 @@ impl Worker {
 
     fn follow(&mut self, answer: Answer) {
         let now = self.started.elapsed();
+        self.for_answers.found_frames(now);
         self.switch.set_clock(nanos(now));
         self.switch.answer(answer, millis(now));
     }

@@ -10,7 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::held::{After, Held};
 use super::{SLEEPS_PER_MEASUREMENT, TICK, TOKEN_ANSWERS, TOKEN_BELLS, TOKEN_INBOX, Worker, nanos};
 use crate::batching::Nanos;
-use crate::poll::thread_time;
+use crate::poll::{Next, thread_time};
 
 /// Passes without a sleep in between, each of some rounds, after which a worker has much to do.
 const BUSY: u32 = 4;
@@ -152,6 +152,11 @@ impl Worker {
                 self.held.busy();
                 self.seat.take(None);
             }
+            return self.follow_events(Some(Duration::ZERO));
+        }
+        if self.switch.has_parked() && self.for_answers.found_nothing(now) == Next::Look {
+            // Control may need this core.
+            std::thread::yield_now();
             return self.follow_events(Some(Duration::ZERO));
         }
         self.awake = 0;

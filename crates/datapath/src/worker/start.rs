@@ -98,6 +98,7 @@ fn prepare(
         gauge: Gauge::start(),
         lending: Lending::default(),
         patience: Patience::new(poll),
+        for_answers: Patience::for_answers(),
         seat: Seat::new(ThisThread),
         awake: 0,
         sleeps: 0,
