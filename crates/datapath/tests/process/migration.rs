@@ -23,6 +23,8 @@ use crate::traffic::{numbered, talk};
 
 /// Passes over the memory while everything runs.
 const PASSES: usize = 5;
+/// Pages that the switch writes after the last one.
+const ENOUGH_PAGES: usize = 8;
 
 /// The guests that move: both layouts, with and without event index, merged buffers and offloads, chains of all kinds.
 fn movers() -> Vec<GuestConfig> {
@@ -100,13 +102,17 @@ fn migrate(guest: &mut FakeGuest) -> Precopy {
         answer(guest, 100);
         vmm.pass();
     }
-    // From here on only the switch writes, so that nothing can hide behind what the guest has written.
-    answer(guest, 50);
+    // After the last pass only the switch writes, so that nothing can hide behind what the guest has written. There may be no room
+    // for anything then: the guest has to make some first.
+    wait_for("the switch writes after a pass", || {
+        answer(guest, 50);
+        vmm.pass();
+        std::thread::sleep(Duration::from_millis(20));
+        vmm.differing().len() >= ENOUGH_PAGES
+    });
     for pair in &mut guest.pairs {
         pair.nic.auto_refill = false;
     }
-    vmm.pass();
-    std::thread::sleep(Duration::from_millis(20));
     guest.stop().expect("positions");
     vmm
 }
