@@ -795,6 +795,17 @@ fn api() {
         ),
         ("remove-segment", 7, "red"),
         ("remove-port", 8, "vm2"),
+        (
+            "mirror",
+            9,
+            r#"{"name":"m2","to":"t0","ports":["vm2"],"direction":"in","segments":["blue"],"filter":"tcp port 80"}"#,
+        ),
+        (
+            "put-mirror",
+            10,
+            r#"{"name":"m1","to":"vm2","segments":["default"]}"#,
+        ),
+        ("remove-mirror", 11, "m1"),
     ] {
         save("api_json", name, &[&[which], body.as_bytes()].concat());
     }

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use api::v1::{PortPatch, PortSpec, SegmentPatch, SegmentSpec, WantedState};
-use control::wanted::{self, Change, Difference};
+use api::v1::{MirrorSpec, PortPatch, PortSpec, SegmentPatch, SegmentSpec, WantedState};
+use control::wanted::{self, Change, Difference, MirrorChange};
 use serde::de::DeserializeOwned;
 use serde_json::from_slice;
 
@@ -15,7 +15,8 @@ const BEFORE: &str = r#"{
         {"name":"vm1","kind":"vhost-user","socket":"vm1.sock","segment":"blue"},
         {"name":"vm2","kind":"vhost-user","socket":"vm2.sock","trunk":["blue","red"]},
         {"name":"t0","kind":"tap","address":"10.0.0.1/24"}
-    ]
+    ],
+    "mirrors": [{"name":"m1","to":"t0","ports":["vm1"]}]
 }"#;
 
 /// The first byte says which request it is, the rest is its body.
@@ -53,7 +54,7 @@ pub fn run(data: &[u8]) {
 }
 
 fn change(which: u8, body: &[u8]) -> Option<Change> {
-    Some(match which % 9 {
+    Some(match which % 12 {
         0 => Change::State(Box::new(read(body)?)),
         1 => Change::PatchState(read(body)?),
         2 => Change::PatchSwitch(read(body)?),
@@ -62,7 +63,12 @@ fn change(which: u8, body: &[u8]) -> Option<Change> {
         5 => Change::AddPort(Box::new(read::<PortSpec>(body)?)),
         6 => Change::SetPort("vm1".to_owned(), read::<PortPatch>(body)?),
         7 => Change::RemoveSegment(std::str::from_utf8(body).ok()?.to_owned()),
-        _ => Change::RemovePort(std::str::from_utf8(body).ok()?.to_owned()),
+        8 => Change::RemovePort(std::str::from_utf8(body).ok()?.to_owned()),
+        9 => Change::Mirror(MirrorChange::Add(read::<MirrorSpec>(body)?)),
+        10 => Change::Mirror(MirrorChange::Put(read::<MirrorSpec>(body)?)),
+        _ => Change::Mirror(MirrorChange::Remove(
+            std::str::from_utf8(body).ok()?.to_owned(),
+        )),
     })
 }
 

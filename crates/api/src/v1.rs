@@ -30,9 +30,9 @@ pub use spec::{
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
 pub use status::{
-    DriverStatus, GuestStateStatus, PortState, PortStatus, PortsDocument, ProcessState,
-    ProcessStatus, QueueFault, RingFormat, SegmentStatus, SegmentsDocument, StatusDocument,
-    SwitchStatus,
+    DriverStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState, PortStatus,
+    PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
+    SegmentsDocument, StatusDocument, SwitchStatus,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

@@ -31,6 +31,11 @@
 //! | `DELETE /v1/access/address_sets/{name}` | | 204 |
 //! | `PUT /v1/access/groups/{name}` | `Group` | 200 `Group` |
 //! | `DELETE /v1/access/groups/{name}` | | 204 |
+//! | `GET /v1/mirrors` | | 200 `MirrorsDocument` |
+//! | `POST /v1/mirrors?dry_run=true` | `MirrorSpec` | 201 `MirrorSpec`, 200 where it is only looked at |
+//! | `GET /v1/mirrors/{name}` | | 200 `MirrorSpec` |
+//! | `PUT /v1/mirrors/{name}?dry_run=true` | `MirrorSpec` | 200 `MirrorSpec` |
+//! | `DELETE /v1/mirrors/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/ports/{name}/capture?filter=F` | | 200 a pcapng file without end, see [`crate::capture`] |
 //! | `DELETE /v1/captures/{number}` | | 204 |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
@@ -52,6 +57,7 @@ mod access;
 mod captures;
 mod connections;
 mod handlers;
+mod mirrors;
 mod openapi;
 mod requests;
 #[cfg(test)]
@@ -143,12 +149,15 @@ pub fn router(engine: EngineHandle) -> Router {
     let switch = get(h::switch).patch(h::patch_switch);
     let segment = get(h::show_segment).patch(h::set_segment);
     let port = get(h::show_port).patch(h::set_port);
+    let mirror = get(mirrors::show).put(mirrors::put);
     Router::new()
         .route("/v1/ports/{name}", port.delete(h::remove_port))
         .route("/v1/segments/{name}", segment.delete(h::remove_segment))
         .route("/v1/ports", get(h::ports).post(h::add_port))
         .route("/v1/segments", get(h::segments).post(h::add_segment))
         .route("/v1/switch", switch)
+        .route("/v1/mirrors", get(mirrors::list).post(mirrors::add))
+        .route("/v1/mirrors/{name}", mirror.delete(mirrors::remove))
         .route("/v1/access/warnings", get(access::warnings))
         .route(
             "/v1/access/address_sets/{name}",

@@ -37,6 +37,7 @@ pub use invalid::{Bound, Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
 pub use limits::limits_of;
 pub use metrics::metrics_socket;
+pub use mirrors::{MirrorChange, mirrors};
 pub use version::version;
 
 /// File name of the API's socket inside the runtime directory.

@@ -314,6 +314,173 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
     world.lasthop.stop();
 }
 
+impl World {
+    /// Has vm1 and vm2 talk while something is done, and five times more when it is: what both have sent, and how much of that before
+    /// it was done; and what the probe has got.
+    fn talk_during(
+        &mut self,
+        act: impl FnOnce(&Lasthop) + Send,
+    ) -> (Vec<Vec<u8>>, usize, Vec<Vec<u8>>) {
+        let World {
+            lasthop,
+            blue: [a, b],
+            probe,
+            ..
+        } = self;
+        let (mut sent, mut got, mut before) = (Vec::new(), Vec::new(), 0);
+        std::thread::scope(|scope| {
+            let act = scope.spawn(|| act(lasthop));
+            let mut rounds = 0..u16::MAX - 1000;
+            let mut left = 5;
+            while left > 0 {
+                match act.is_finished() {
+                    false => before = sent.len() + 2,
+                    true => left -= 1,
+                }
+                let n = rounds.next().expect("it does not take that long");
+                let (there, back) = (frame(1, 2, n), frame(2, 1, n));
+                a.send(&there).expect("room");
+                assert_eq!(bytes(b, 1), std::slice::from_ref(&there));
+                b.send(&back).expect("room");
+                assert_eq!(bytes(a, 1), std::slice::from_ref(&back));
+                sent.extend([there, back]);
+                let copies = probe.recv_all().expect("a correct device");
+                got.extend(copies.into_iter().map(|copy| copy.frame));
+            }
+        });
+        (sent, before, got)
+    }
+}
+
+#[test]
+fn commands_add_and_remove_mirrors_while_traffic_flows() {
+    let turn = turn();
+    let mut world = World::start();
+    turn.step("add");
+    let before = world.lasthop.stats();
+    let add = |lasthop: &Lasthop| {
+        let said = lasthop.ok(&["mirror", "add", "m1", "--to", "probe", "--ports", "vm1"]);
+        assert_eq!(said, "mirror m1 added, copies go to probe\n");
+    };
+    let (sent, at, mut got) = world.talk_during(add);
+    let after = sent.len() - at;
+    assert_eq!(after, 10, "five rounds");
+    eventually("the copies are there", PATIENCE, || {
+        let copies = world.probe.recv_all().expect("a correct device");
+        got.extend(copies.into_iter().map(|copy| copy.frame));
+        (got.last() == sent.last()).then_some(())
+    });
+    assert!(
+        got.ends_with(&sent[at..]),
+        "{} of {}",
+        got.len(),
+        sent.len()
+    );
+    assert!(is_part_of(&got, &sent), "in their order, each once");
+    let moved = world.lasthop.stats().since(&before);
+    assert_eq!(
+        (moved.received("probe"), moved.drops().len()),
+        (got.len() as u64, 0)
+    );
+    let list = world.lasthop.json(&["mirror", "list"]);
+    let m1 = &list["mirrors"][0];
+    assert_eq!((&m1["name"], &m1["state"]), (&"m1".into(), &"up".into()));
+    assert_eq!(
+        m1["to_guest"]["packets"],
+        world.lasthop.stats().received("probe")
+    );
+
+    turn.step("bad ones change nothing");
+    for (line, status, said) in [
+        (
+            "add m1 --to probe --filter arp",
+            2,
+            "name: expected a name that no other mirror has",
+        ),
+        (
+            "add m2 --to vm9 --filter arp",
+            2,
+            "to: expected the name of a port",
+        ),
+        (
+            "add m2 --to probe --ports probe",
+            2,
+            "ports[0]: expected another port",
+        ),
+        (
+            "add m2 --to vm1 --ports vm2",
+            2,
+            "to: expected a port that no mirror copies by name",
+        ),
+        (
+            "add m1 --replace --to probe --segments green",
+            2,
+            "segments[0]: expected the name of a segment",
+        ),
+        (
+            "add m1 --replace --to probe --filter tcp(",
+            2,
+            "filter: column 4",
+        ),
+        ("remove m2", 1, "there is no mirror `m2`"),
+    ] {
+        let words: Vec<&str> = ["mirror"].into_iter().chain(line.split(' ')).collect();
+        let output = world.lasthop.cli(&words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{line}: {error}");
+        assert!(error.contains(said), "{line}: {error}");
+    }
+    world.talk(0, 5);
+    world.talk(1, 5);
+    world.got(&both(1, 2, 5));
+
+    turn.step("another in its place, without a moment that has none");
+    let replace = |lasthop: &Lasthop| {
+        let both = [
+            "mirror",
+            "add",
+            "m1",
+            "--replace",
+            "--to",
+            "probe",
+            "--segments",
+            "blue",
+        ];
+        lasthop.ok(&both);
+    };
+    let (sent, _, mut got) = world.talk_during(replace);
+    got.extend(bytes(
+        &mut world.probe,
+        sent.len().saturating_sub(got.len()),
+    ));
+    assert_eq!(got, sent);
+
+    turn.step("remove");
+    let (sent, at, mut got) = world.talk_during(|lasthop| {
+        assert_eq!(
+            lasthop.ok(&["mirror", "remove", "m1"]),
+            "mirror m1 removed\n"
+        );
+    });
+    let copies = world.probe.recv_all().expect("a correct device");
+    got.extend(copies.into_iter().map(|copy| copy.frame));
+    assert!(
+        !got.is_empty() && is_part_of(&got, &sent[..at]),
+        "{} of {at}",
+        got.len()
+    );
+    world.talk(0, 5);
+    world.got_nothing();
+    assert_eq!(world.lasthop.ok(&["mirror", "list"]), "no mirrors\n");
+    world.lasthop.stop();
+}
+
+/// Whether these are some of `all`, in their order.
+fn is_part_of(some: &[Vec<u8>], all: &[Vec<u8>]) -> bool {
+    let mut all = all.iter();
+    some.iter().all(|one| all.any(|other| other == one))
+}
+
 /// Whether a frame is one of [`frame`]: what else a host's kernel sends by itself is of other kinds.
 fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 0]) && frame.get(36..38) == Some(&53u16.to_be_bytes())

@@ -164,6 +164,94 @@ red      52:54:00:00:00:02  vm2   3 s
     assert_eq!(fake.prints("fdb list --port vm9"), "nothing learned\n");
 }
 
+#[test]
+fn a_mirror_is_added_replaced_and_removed() {
+    let fake = Fake::start();
+    assert_eq!(fake.prints("mirror list"), "no mirrors\n");
+    assert_eq!(fake.json("mirror list"), json!({"mirrors": []}));
+    let added = "mirror m1 added, copies go to vm1\n";
+    assert_eq!(
+        fake.prints("mirror add m1 --to vm1 --ports vm2 --direction in --filter icmp"),
+        added
+    );
+    let m2 = fake.json("mirror add m2 --to vm1 --segments blue,red");
+    let spec = json!({"name": "m2", "to": "vm1", "segments": ["blue", "red"]});
+    assert_eq!(m2, spec);
+    fake.prints("mirror add m3 --to vm1 --filter arp");
+    fake.prints("mirror add m4 --to vm1 --ports vm2 --segments blue");
+    let text = "\
+MIRROR  COPIES                FILTER  TO   STATE  TO-GUEST PACKETS  BYTES  DROPS
+m1      vm2 (in)              icmp    vm1  up                    0    0 B      7
+m2      segment blue,red      -       vm1  up                    0    0 B      7
+m3      all                   arp     vm1  up                    0    0 B      7
+m4      vm2 and segment blue  -       vm1  up                    0    0 B      7
+";
+    assert_eq!(fake.prints("mirror list"), text);
+    let list = fake.json("mirror list");
+    assert_eq!(list["mirrors"][0]["ports"], json!(["vm2"]));
+    assert_eq!(list["mirrors"][0]["drops"]["runt"], 7);
+
+    let (status, told) = fake.fails("mirror add m1 --to vm1 --filter arp");
+    let taken =
+        "lasthop: name: expected a name that no other mirror has, found \"m1\" a second time\n";
+    assert_eq!((status, &*told), (2, taken));
+    let replaced = "mirror m1 put in place, copies go to vm1\n";
+    let line = "mirror add m1 --replace --to vm1 --ports vm2 --direction out";
+    assert_eq!(fake.prints(line), replaced);
+    let list = fake.json("mirror list");
+    assert_eq!(list["mirrors"][0]["direction"], "out");
+    assert_eq!(list["mirrors"][0]["filter"], json!(null));
+
+    assert_eq!(fake.prints("mirror remove m1"), "mirror m1 removed\n");
+    assert_eq!(fake.prints("mirror remove m3 --json"), "");
+    let (status, told) = fake.fails("mirror remove m1");
+    let none = "lasthop: there is no mirror `m1`\n";
+    assert_eq!((status, &*told), (1, none));
+    let left = fake.json("mirror list");
+    assert_eq!(left["mirrors"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_mirror_that_cannot_be_is_refused_with_its_field() {
+    let fake = Fake::start();
+    fake.prints("mirror add m1 --to vm1 --ports vm2");
+    let before = fake.json("mirror list");
+    for (line, complaint) in [
+        (
+            "--to vm9 --ports vm2",
+            "to: expected the name of a port, found \"vm9\"",
+        ),
+        (
+            "--to vm1 --ports vm2,vm9",
+            "ports[1]: expected the name of a port, found \"vm9\"",
+        ),
+        (
+            "--to vm1 --ports vm1",
+            "ports[0]: expected another port, found \"vm1\", which gets the copies",
+        ),
+        (
+            "--to vm2 --segments blue",
+            "to: expected a port that no mirror copies by name, found \"vm2\", which mirror \"m1\" copies",
+        ),
+        (
+            "--to vm1 --segments green",
+            "segments[0]: expected the name of a segment (default, blue, red), found \"green\"",
+        ),
+    ] {
+        for replace in ["", " --replace"] {
+            let (status, told) = fake.fails(&format!("mirror add m2 {line}{replace}"));
+            assert_eq!((status, told), (2, format!("lasthop: {complaint}\n")));
+        }
+    }
+    let (status, told) = fake.fails("mirror add m2 --to vm1 --filter tcp(");
+    assert_eq!(status, 2);
+    assert!(told.starts_with("lasthop: filter: column 4: "), "{told}");
+    assert_eq!(fake.json("mirror list"), before);
+    let (status, told) = fake.fails("port remove vm2");
+    let needed = "lasthop: name: mirror `m1` needs it\n";
+    assert_eq!((status, &*told), (2, needed));
+}
+
 /// The file is in the fake's runtime directory.
 fn write(fake: &Fake, text: &str) -> String {
     let file = fake.dir().join("new.toml");
@@ -404,6 +492,27 @@ fn wrong_usage_is_2_and_says_why() {
         ("port set vm1", "required arguments were not provided"),
         ("port set vm1 --mtu 1500 --no-mtu", "cannot be used with"),
         ("port show", "<NAME>"),
+        ("mirror add m1 --ports vm1", "--to <PORT>"),
+        (
+            "mirror add m1 --to vm1",
+            "<--ports <PORTS>|--segments <SEGMENTS>|--filter <EXPR>>",
+        ),
+        (
+            "mirror add m1 --to vm1 --filter arp --direction in",
+            "--ports <PORTS>",
+        ),
+        (
+            "mirror add m1 --to vm1 --ports vm2 --direction up",
+            "possible values: in, out, both",
+        ),
+        (
+            "mirror add a/b --to vm1 --ports vm2",
+            "expected 1 to 32 characters",
+        ),
+        (
+            "mirror add m1 --to vm1 --ports vm2,",
+            "expected 1 to 32 characters",
+        ),
         ("completions tcsh", "invalid value 'tcsh'"),
         ("run --config a --json", "unexpected argument '--json'"),
     ];
@@ -494,6 +603,7 @@ fn help_and_version() {
         "run",
         "status",
         "port",
+        "mirror",
         "stats",
         "fdb",
         "LASTHOP_RUNTIME_DIR",
@@ -534,6 +644,7 @@ fn man_pages() {
         "lasthop.1",
         "lasthop-run.1",
         "lasthop-port-add.1",
+        "lasthop-mirror-add.1",
         "lasthop-stats.1",
     ] {
         let text = std::fs::read_to_string(out.join(page)).unwrap();

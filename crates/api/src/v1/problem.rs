@@ -113,6 +113,14 @@ impl Problem {
         )
     }
 
+    /// There is no mirror called `name` (404).
+    pub fn no_such_mirror(name: &str) -> Self {
+        Self::new(
+            ProblemKind::NotFound,
+            format!("there is no mirror `{name}`"),
+        )
+    }
+
     /// There is no port called `name` (404).
     pub fn no_such_port(name: &str) -> Self {
         Self::new(ProblemKind::NotFound, format!("there is no port `{name}`"))

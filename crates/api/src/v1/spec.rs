@@ -108,6 +108,11 @@ impl WantedState {
         self.ports.iter().find(|port| port.name == name)
     }
 
+    /// The mirror called `name`.
+    pub fn mirror(&self, name: &str) -> Option<&MirrorSpec> {
+        self.mirrors.iter().find(|mirror| mirror.name == name)
+    }
+
     /// The segment called `name`.
     pub fn segment(&self, name: &str) -> Option<&SegmentSpec> {
         self.segments.iter().find(|segment| segment.name == name)
@@ -155,7 +160,7 @@ pub struct SegmentPatch {
     pub neighbour_suppression: Option<Option<bool>>,
 }
 
-/// Query of changes to `/v1/state` and `/v1/switch`.
+/// Query of changes to `/v1/state`, `/v1/switch`, `/v1/access` and `/v1/mirrors`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields, default)]

@@ -1,10 +1,13 @@
 //! What is: processes, the switch, ports and their connections.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    GuardStatus, GuestStates, LimitsSpec, Poll, PortKind, PortSpec, Role, UplinkDriver, Work,
+    GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, Poll, PortKind, PortSpec,
+    PortStats, Role, Traffic, UplinkDriver, Work,
 };
 
 /// Answer of `GET /v1/status`.
@@ -126,6 +129,63 @@ pub struct SegmentStatus {
     pub neighbour_suppression: bool,
     /// Names of its member ports, trunk ports too.
     pub ports: Vec<String>,
+}
+
+/// Answer of `GET /v1/mirrors`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MirrorsDocument {
+    /// The mirrors, in the operator's order.
+    pub mirrors: Vec<MirrorStatus>,
+}
+
+/// A mirror, and what the port has got that gets its copies. What the mirror is is that of [`MirrorSpec`], with the same names.
+///
+/// Copies are not counted apart: `to_guest` and `drops` are all that this port got and dropped, of other mirrors and of others' frames, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MirrorStatus {
+    /// The mirror's name.
+    pub name: String,
+    /// The port that gets the copies.
+    pub to: String,
+    /// Ports whose frames are copied.
+    pub ports: Vec<String>,
+    /// Of these ports, which frames.
+    pub direction: MirrorDirection,
+    /// Segments of which each frame is copied once, as it was sent.
+    pub segments: Vec<String>,
+    /// Only frames that this means; without ports and segments, those of all ports.
+    pub filter: Option<String>,
+    /// How far the port is that gets the copies.
+    pub state: PortState,
+    /// What that port was given since it was added.
+    pub to_guest: Traffic,
+    /// Frames dropped at that port by reason; copies that it had no room for are `receiver-full`.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl MirrorStatus {
+    /// A mirror, and the numbers of the port that gets its copies.
+    pub fn new(spec: &MirrorSpec, port: &PortStats) -> Self {
+        let MirrorSpec {
+            name,
+            to,
+            ports,
+            direction,
+            segments,
+            filter,
+        } = spec.clone();
+        Self {
+            name,
+            to,
+            ports,
+            direction,
+            segments,
+            filter,
+            state: port.state,
+            to_guest: port.to_guest,
+            drops: port.drops.clone(),
+        }
+    }
 }
 
 /// Answer of `GET /v1/ports`.

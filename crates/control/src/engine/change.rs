@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState};
 use channel::driving::{self, DriverState};
@@ -76,6 +77,11 @@ fn named_still(change: &Change, problem: Problem) -> Problem {
         }
         _ => problem,
     }
+}
+
+/// Whether access lists that were right are the same, and speak of the same ports and segments.
+fn is_right_already(old: &WantedState, new: &WantedState) -> bool {
+    Arc::ptr_eq(&old.access, &new.access) && old.ports == new.ports && old.segments == new.segments
 }
 
 impl Engine {
@@ -375,7 +381,7 @@ impl Engine {
         let old = self.saved.wanted.clone();
         let new = request.against(&old, &self.runtime_dir)?;
         if request.dry_run {
-            if !request.has_compiled(&new.access) {
+            if !is_right_already(&old, &new) && !request.has_compiled(&new.access) {
                 let checked = wanted::check_access(&new);
                 checked.map_err(|invalid| invalid.to_problem_in(None))?;
             }

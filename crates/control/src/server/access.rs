@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_now, with_tag};
-use super::requests::{Done, document, malformed, name};
+use super::requests::{Done, document, malformed, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{AccessChange, Change, check_access};
 
@@ -209,15 +209,6 @@ fn nothing(what: &str, name: &str) -> Problem {
 fn names(path: Names) -> Result<(String, String), Problem> {
     let Path(names) = path.map_err(|error| malformed(error.body_text()))?;
     Ok(names)
-}
-
-/// The body is about what the path names.
-fn same_name(path: &str, body: &str) -> Result<(), Problem> {
-    if path == body {
-        return Ok(());
-    }
-    let detail = format!("the path says `{path}`");
-    Err(Problem::new(ProblemKind::Invalid, detail).with_field("name"))
 }
 
 /// Names in a path.

@@ -6,7 +6,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
 
-use super::{access, captures, handlers};
+use super::{access, captures, handlers, mirrors};
 
 /// As it was made last.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -50,6 +50,11 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::show_port,
         handlers::set_port,
         handlers::remove_port,
+        mirrors::list,
+        mirrors::add,
+        mirrors::show,
+        mirrors::put,
+        mirrors::remove,
         captures::capture,
         captures::end,
         handlers::stats,

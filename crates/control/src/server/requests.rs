@@ -45,6 +45,15 @@ pub(super) fn name(name: Result<Path<String>, PathRejection>) -> Result<String, 
     Ok(name)
 }
 
+/// The body is about what the path names.
+pub(super) fn same_name(path: &str, body: &str) -> Result<(), Problem> {
+    if path == body {
+        return Ok(());
+    }
+    let detail = format!("the path says `{path}`");
+    Err(Problem::new(ProblemKind::Invalid, detail).with_field("name"))
+}
+
 /// The document in a request's body.
 pub(super) fn document<T: DeserializeOwned>(
     headers: &HeaderMap,

@@ -1,5 +1,7 @@
 //! The server over a real socket, with an engine that only remembers.
 
+mod mirrors;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

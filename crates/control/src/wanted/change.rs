@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::access::AccessChange;
+use super::mirrors::MirrorChange;
 use super::{Invalid, add_port, check, live, mirrors, normalise, remove_port, set_port};
 
 /// A change.
@@ -26,6 +27,8 @@ pub enum Change {
     PatchAccess(Value),
     /// Something else of the access lists.
     Access(AccessChange),
+    /// Another mirror, or one less.
+    Mirror(MirrorChange),
     /// One more segment.
     AddSegment(SegmentSpec),
     /// The segment of this name, but for what the patch says.
@@ -88,6 +91,7 @@ pub fn changed(
             access: Arc::new(change.apply(&state.access)?),
             ..state.clone()
         }),
+        Change::Mirror(change) => change.apply(state),
         Change::AddSegment(spec) => {
             let mut new = state.clone();
             new.segments.push(spec.clone());

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use api::v1::{MirrorDirection, MirrorSpec, Problem, WantedState};
+use api::v1::{
+    MirrorDirection, MirrorSpec, MirrorStatus, PortStats, Problem, StatsDocument, WantedState,
+};
 use channel::mirrors::MAX_MIRRORS;
 use wire::expression::Filter;
 
@@ -90,6 +92,75 @@ fn no_copies_of_copies(mirrors: &[MirrorSpec]) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// A change to one mirror. Its name says which.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MirrorChange {
+    /// One more, behind the others.
+    Add(MirrorSpec),
+    /// The mirror of this name is this one; a new one goes behind the others.
+    Put(MirrorSpec),
+    /// There is no such mirror any more.
+    Remove(String),
+}
+
+impl MirrorChange {
+    /// The state after the change, checked where it has changed.
+    ///
+    /// # Errors
+    /// 404 where there is no such mirror, 409 where the name is another's, 422 when anything else is wrong with it.
+    pub(super) fn apply(&self, old: &WantedState) -> Result<WantedState, Problem> {
+        let mut new = old.clone();
+        let place = |name: &str| old.mirrors.iter().position(|one| one.name == *name);
+        let at = match self {
+            Self::Add(mirror) => append(&mut new.mirrors, mirror),
+            Self::Put(mirror) => match place(&mirror.name) {
+                Some(at) => {
+                    new.mirrors[at].clone_from(mirror);
+                    at
+                }
+                None => append(&mut new.mirrors, mirror),
+            },
+            Self::Remove(name) => {
+                let at = place(name).ok_or_else(|| Problem::no_such_mirror(name))?;
+                new.mirrors.remove(at);
+                return Ok(new);
+            }
+        };
+        check(&new).map_err(|invalid| blamed_on(at, &new.mirrors, &invalid))?;
+        Ok(new)
+    }
+}
+
+/// Where it is then.
+fn append(mirrors: &mut Vec<MirrorSpec>, new: &MirrorSpec) -> usize {
+    mirrors.push(new.clone());
+    mirrors.len() - 1
+}
+
+/// What is wrong since the mirror at `at` is another, as the answer to a request about it alone. Others are right but for that it sends copies to
+/// a port of theirs.
+fn blamed_on(at: usize, mirrors: &[MirrorSpec], invalid: &Invalid) -> Problem {
+    match invalid.place {
+        Place::Mirror(other) if other != at => {
+            let (to, other) = (quoted(&mirrors[at].to), quoted(&mirrors[other].name));
+            let found = format!("{to}, which mirror {other} copies");
+            let to =
+                At(Place::Mirror(at), "to").wrong("a port that no mirror copies by name", found);
+            to.to_problem()
+        }
+        _ => invalid.to_problem_in(Some(&format!("mirrors[{at}]"))),
+    }
+}
+
+/// The mirrors, each with the numbers of the port that gets its copies.
+#[must_use]
+pub fn mirrors(state: &WantedState, stats: &StatsDocument) -> Vec<MirrorStatus> {
+    let unknown = PortStats::default();
+    let numbers = |name: &str| stats.ports.iter().find(|port| port.name == name);
+    let status = |spec: &MirrorSpec| MirrorStatus::new(spec, numbers(&spec.to).unwrap_or(&unknown));
+    state.mirrors.iter().map(status).collect()
+}
+
 /// That a port or a segment goes which a mirror names.
 pub(super) fn needed(state: &WantedState) -> Result<(), Problem> {
     check(state).map_err(|invalid| {
@@ -103,7 +174,7 @@ pub(super) fn needed(state: &WantedState) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
-    use api::v1::PortSpec;
+    use api::v1::{PortSpec, PortState, Traffic};
     use serde_json::json;
 
     use super::*;
@@ -128,6 +199,109 @@ mod tests {
             {"name": "3", "to": "c", "filter": "tcp port 80"},
         ]);
         assert_eq!(wrong(of), None);
+    }
+
+    /// Three ports, and two mirrors to `c`.
+    fn mirrored() -> WantedState {
+        let ports = ["a", "b", "c"].map(|name| PortSpec::vhost_user(name, name));
+        WantedState {
+            ports: ports.into(),
+            mirrors: vec![mirror("1", "c", "a"), mirror("2", "c", "b")],
+            ..WantedState::default()
+        }
+    }
+
+    fn mirror(name: &str, to: &str, port: &str) -> MirrorSpec {
+        MirrorSpec {
+            name: name.to_owned(),
+            to: to.to_owned(),
+            ports: vec![port.to_owned()],
+            ..MirrorSpec::default()
+        }
+    }
+
+    #[test]
+    fn one_mirror_changes_and_the_others_stay_where_they_are() {
+        let old = mirrored();
+        let names = |change: MirrorChange| -> Vec<String> {
+            let new = change.apply(&old).unwrap();
+            assert_eq!(new.ports, old.ports);
+            let names = new.mirrors.iter();
+            names
+                .map(|m| format!("{}:{}", m.name, m.ports[0]))
+                .collect()
+        };
+        let add = MirrorChange::Add(mirror("3", "c", "a"));
+        assert_eq!(names(add), ["1:a", "2:b", "3:a"]);
+        let put = MirrorChange::Put(mirror("1", "c", "b"));
+        assert_eq!(names(put), ["1:b", "2:b"]);
+        let put = MirrorChange::Put(mirror("3", "c", "b"));
+        assert_eq!(names(put), ["1:a", "2:b", "3:b"]);
+        assert_eq!(names(MirrorChange::Remove("1".to_owned())), ["2:b"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_blamed_on_the_mirror_that_changes() {
+        let mut old = mirrored();
+        for (change, status, said) in [
+            (
+                MirrorChange::Put(mirror("1", "b", "a")),
+                422,
+                "to: expected a port that no mirror copies by name, found \"b\", which mirror \"2\" copies",
+            ),
+            (
+                MirrorChange::Put(mirror("1", "a", "c")),
+                422,
+                "ports[0]: expected ports that get no copies, found \"c\", which gets the copies of mirror \"2\"",
+            ),
+            (
+                MirrorChange::Add(mirror("1", "c", "b")),
+                409,
+                "name: expected a name that no other mirror has, found \"1\" a second time",
+            ),
+            (
+                MirrorChange::Remove("3".to_owned()),
+                404,
+                "there is no mirror `3`",
+            ),
+        ] {
+            let problem = change.apply(&old).unwrap_err();
+            assert_eq!((problem.status, &*problem.to_string()), (status, said));
+        }
+        old.mirrors = (0..MAX_MIRRORS)
+            .map(|n| mirror(&n.to_string(), "c", "a"))
+            .collect();
+        let one_more = MirrorChange::Put(mirror("more", "c", "a"));
+        let problem = one_more.apply(&old).unwrap_err();
+        let said = "name: expected at most 64 mirrors, found 65";
+        assert_eq!((problem.status, &*problem.to_string()), (422, said));
+        let other = MirrorChange::Put(mirror("63", "c", "b"));
+        assert_eq!(other.apply(&old).unwrap().mirrors[63].ports, ["b"]);
+    }
+
+    #[test]
+    fn a_mirror_has_the_numbers_of_its_receiver() {
+        let numbers = PortStats {
+            name: "c".to_owned(),
+            state: PortState::Up,
+            to_guest: Traffic {
+                packets: 7,
+                bytes: 700,
+            },
+            drops: [("receiver-full".to_owned(), 3)].into(),
+            ..PortStats::default()
+        };
+        let stats = StatsDocument {
+            ports: vec![PortStats::default(), numbers.clone()],
+            ..StatsDocument::default()
+        };
+        let all = mirrors(&mirrored(), &stats);
+        assert_eq!(all.len(), 2);
+        for status in all {
+            assert_eq!(status.state, PortState::Up);
+            assert_eq!(status.to_guest, numbers.to_guest);
+            assert_eq!(status.drops, numbers.drops);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod capture;
 mod guard;
+mod mirror;
 mod segment;
 mod trace;
 
@@ -14,6 +15,7 @@ use clap_complete::Shell;
 
 use super::limits::{self, LimitArg, limit};
 pub(super) use capture::Capture;
+pub(super) use mirror::Mirror;
 pub(super) use segment::Segment;
 pub(super) use trace::{FlowsArgs, TraceArgs};
 
@@ -51,6 +53,9 @@ pub(super) enum Command {
     /// Show, add, change and remove segments
     #[command(subcommand)]
     Segment(Segment),
+    /// Show, add and remove mirrors: copies of frames for another port
+    #[command(subcommand)]
+    Mirror(Mirror),
     /// Have what a configuration file says, and show what that changes
     Apply {
         /// The file, as `lasthop run` reads it
@@ -427,7 +432,7 @@ impl From<RoleArg> for Role {
     }
 }
 
-/// A name of a port or a segment.
+/// A name of a port, a segment or a mirror.
 fn name(text: &str) -> Result<String, String> {
     match api::v1::valid_name(text) {
         true => Ok(text.to_owned()),

@@ -257,6 +257,11 @@ pub(super) fn segment_path(name: &str) -> String {
     format!("/v1/segments/{name}")
 }
 
+/// Path of a mirror, likewise.
+pub(super) fn mirror_path(name: &str) -> String {
+    format!("/v1/mirrors/{name}")
+}
+
 /// Path of the forwarding database with a filter.
 pub(super) fn fdb_path(filter: &FdbFilter) -> String {
     let segment = filter.segment.iter().map(|name| format!("segment={name}"));

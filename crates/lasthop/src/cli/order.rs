@@ -4,14 +4,15 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use api::v1::{
-    PortStatus, PortsDocument, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
+    MirrorSpec, MirrorsDocument, PortStatus, PortsDocument, SegmentStatus, SegmentsDocument,
+    StatsDocument, StatusDocument,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::args::{Command, Fdb, Output, Port, Segment, Stats};
-use super::client::{Client, fdb_path, port_path, segment_path};
+use super::args::{Command, Fdb, Mirror, Output, Port, Segment, Stats};
+use super::client::{Client, fdb_path, mirror_path, port_path, segment_path};
 use super::{Done, Failure, emit, show};
 
 /// Between two looks of `stats --watch`.
@@ -26,6 +27,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         }
         Command::Port(command) => port(client, command).await,
         Command::Segment(command) => segment(client, command).await,
+        Command::Mirror(command) => mirror(client, command).await,
         Command::Stats(Stats {
             watch: true,
             output,
@@ -119,6 +121,30 @@ async fn segment(client: &Client, command: Segment) -> Done {
         Segment::Remove { name, output } => {
             client.delete(&segment_path(&name)).await?;
             removed(output, "segment", &name)
+        }
+    }
+}
+
+async fn mirror(client: &Client, command: Mirror) -> Done {
+    match command {
+        Mirror::List { output } => {
+            let answer = client.get("/v1/mirrors").await?;
+            print::<MirrorsDocument>(output, &answer, |all| show::mirrors(&all.mirrors))
+        }
+        Mirror::Add(add) => {
+            let spec = add.spec();
+            let (method, path, what) = match add.replace {
+                false => (Method::POST, "/v1/mirrors".to_owned(), "added"),
+                true => (Method::PUT, mirror_path(&add.name), "put in place"),
+            };
+            let answer = client.send(method, &path, &spec).await?;
+            print::<MirrorSpec>(add.output, &answer, |m| {
+                format!("mirror {} {what}, copies go to {}\n", m.name, m.to)
+            })
+        }
+        Mirror::Remove { name, output } => {
+            client.delete(&mirror_path(&name)).await?;
+            removed(output, "mirror", &name)
         }
     }
 }

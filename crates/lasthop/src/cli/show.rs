@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::v1::{
-    Allowed, DriverStatus, FdbDocument, GuardStatus, GuestStateStatus, GuestStates, PortStats,
-    PortStatus, ProcessStatus, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
-    Work,
+    Allowed, DriverStatus, FdbDocument, GuardStatus, GuestStateStatus, GuestStates,
+    MirrorDirection, MirrorStatus, PortStats, PortStatus, ProcessStatus, SegmentStatus,
+    StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
 };
 
 use super::limits;
@@ -279,6 +279,51 @@ pub(super) fn segments(segments: &[SegmentStatus]) -> String {
     };
     let rows: Vec<_> = segments.iter().map(row).collect();
     table(&columns, &rows, "no segments")
+}
+
+/// `lasthop mirror list`.
+pub(super) fn mirrors(mirrors: &[MirrorStatus]) -> String {
+    let columns = [
+        Text("MIRROR"),
+        Text("COPIES"),
+        Text("FILTER"),
+        Text("TO"),
+        Text("STATE"),
+        Number("TO-GUEST PACKETS"),
+        Number("BYTES"),
+        Number("DROPS"),
+    ];
+    let row = |mirror: &MirrorStatus| {
+        vec![
+            mirror.name.clone(),
+            copied(mirror),
+            or_none(mirror.filter.clone()),
+            mirror.to.clone(),
+            mirror.state.as_str().to_owned(),
+            count(mirror.to_guest.packets),
+            bytes(mirror.to_guest.bytes),
+            count(total(&mirror.drops)),
+        ]
+    };
+    let rows: Vec<_> = mirrors.iter().map(row).collect();
+    table(&columns, &rows, "no mirrors")
+}
+
+/// Whose frames a mirror copies.
+fn copied(mirror: &MirrorStatus) -> String {
+    let way = match mirror.direction {
+        MirrorDirection::Both => "",
+        MirrorDirection::In => " (in)",
+        MirrorDirection::Out => " (out)",
+    };
+    let ports = format!("{}{way}", mirror.ports.join(","));
+    let segments = format!("segment {}", mirror.segments.join(","));
+    match (mirror.ports.is_empty(), mirror.segments.is_empty()) {
+        (true, true) => "all".to_owned(),
+        (false, true) => ports,
+        (true, false) => segments,
+        (false, false) => format!("{ports} and {segments}"),
+    }
 }
 
 /// `lasthop fdb list`.

@@ -2,13 +2,14 @@
 
 use ::port::PortId;
 use api::v1::{
-    PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch, SegmentSpec, WantedState,
+    MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch, SegmentSpec,
+    WantedState,
 };
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
 use crate::engine::Engine;
-use crate::wanted::Change;
+use crate::wanted::{Change, MirrorChange};
 
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
@@ -170,6 +171,47 @@ fn mirrors_change_live_and_need_what_they_name() {
         .unwrap();
     assert_eq!(world.orders(), ["mirrors 0"]);
     engine.remove_port("vm1").unwrap();
+}
+
+#[test]
+fn one_mirror_comes_changes_and_goes_live() {
+    let (mut world, mut engine) = world();
+    let mirror = |name: &str, filter: &str| MirrorSpec {
+        name: name.to_owned(),
+        to: "vm1".to_owned(),
+        ports: vec!["vm0".to_owned()],
+        filter: Some(filter.to_owned()),
+        ..MirrorSpec::default()
+    };
+    let mut look = asked(Change::Mirror(MirrorChange::Add(mirror("m", "arp"))));
+    look.dry_run = true;
+    let before = engine.wanted();
+    let seen = engine.change(&look).unwrap();
+    assert_eq!(
+        (seen.state.mirrors.len(), &seen.version),
+        (1, &before.version)
+    );
+    assert_eq!(engine.wanted(), before);
+    assert!(world.orders().is_empty(), "it was only looked at");
+    let remove = |name: &str| MirrorChange::Remove(name.to_owned());
+    for (change, orders) in [
+        (MirrorChange::Add(mirror("m", "arp")), &["mirrors 1"][..]),
+        (MirrorChange::Put(mirror("m", "arp")), &[]),
+        (MirrorChange::Put(mirror("m", "icmp")), &["mirrors 1"]),
+        (MirrorChange::Put(mirror("n", "arp")), &["mirrors 2"]),
+        (remove("m"), &["mirrors 1"]),
+    ] {
+        engine.change_to(Change::Mirror(change)).unwrap();
+        assert_eq!(world.orders(), orders);
+    }
+    let problem = engine.change_to(Change::Mirror(remove("m"))).unwrap_err();
+    assert_eq!(problem.status, 404);
+    let wrong = Change::Mirror(MirrorChange::Put(mirror("n", "arq")));
+    assert_eq!(engine.change_to(wrong).unwrap_err().status, 422);
+    assert!(world.orders().is_empty(), "nothing has changed");
+    drop(engine);
+    let engine = world.start().unwrap();
+    assert_eq!(engine.wanted().state.mirrors, [mirror("n", "arp")]);
 }
 
 #[test]

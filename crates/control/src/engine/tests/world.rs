@@ -802,7 +802,7 @@ pub(super) fn flood(segment: u16) -> Action {
 
 /// Changes one by one.
 impl Engine {
-    fn change_to(&mut self, change: Change) -> Result<Wanted, Problem> {
+    pub(super) fn change_to(&mut self, change: Change) -> Result<Wanted, Problem> {
         self.change(&asked(change))
     }
 

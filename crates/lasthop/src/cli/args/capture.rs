@@ -1,6 +1,6 @@
 //! The arguments of `lasthop capture`.
 
-use api::v1::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
+use api::v1::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery, MirrorDirection};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 
@@ -54,7 +54,7 @@ impl Capture {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Direction {
+pub(super) enum Direction {
     /// From the port into the switch
     In,
     /// From the switch to the port
@@ -64,6 +64,16 @@ enum Direction {
 }
 
 impl From<Direction> for CaptureDirection {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::In => Self::In,
+            Direction::Out => Self::Out,
+            Direction::Both => Self::Both,
+        }
+    }
+}
+
+impl From<Direction> for MirrorDirection {
     fn from(direction: Direction) -> Self {
         match direction {
             Direction::In => Self::In,
