@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::{Fault, Lines, tables};
+use super::{Fault, Lines, describe, tables};
 use crate::wanted::Place;
 
 /// The keys that errors may be about.
@@ -72,7 +72,7 @@ fn all<T: DeserializeOwned>(
     let one = |(at, (table, offset)): (usize, (&DeTable<'_>, usize))| {
         let place = place(at);
         note(table, offset, place, lines);
-        typed(table.clone(), offset, place)
+        typed(table, offset, place)
     };
     tables.map(one).collect()
 }
@@ -85,7 +85,8 @@ fn lists(top: &DeTable<'_>, lines: &mut Lines) -> Result<Vec<AccessListSpec>, Fa
         let rules = all::<RuleSpec>(table, "rule", |rule| Place::Rule(at, rule), lines)?;
         let mut rest = table.clone();
         rest.remove("rule");
-        let list: AccessListSpec = typed(rest, offset, place)?;
+        no_other_rules(&rest, place)?;
+        let list: AccessListSpec = typed(&rest, offset, place)?;
         lists.push(AccessListSpec {
             rules: rules.into(),
             ..list
@@ -105,24 +106,88 @@ fn note(table: &DeTable<'_>, offset: usize, place: Place, lines: &mut Lines) {
     }
 }
 
+/// The API's document has rules under another key. They would be lost here, and a list without rules lets everything pass.
+fn no_other_rules(list: &DeTable<'_>, place: Place) -> Result<(), Fault> {
+    match list.get_key_value("rules") {
+        None => Ok(()),
+        Some((key, _)) => Err(Fault {
+            offset: key.span().start,
+            key: place.key(key.get_ref()),
+            expected: "tables [[acl.rule]]".to_owned(),
+            found: "the unknown key \"rules\"".to_owned(),
+        }),
+    }
+}
+
 /// A table as the value that its type says it is.
-fn typed<T: DeserializeOwned>(table: DeTable<'_>, offset: usize, place: Place) -> Result<T, Fault> {
-    let value = Spanned::new(offset..offset, DeValue::Table(table));
+fn typed<T: DeserializeOwned>(
+    table: &DeTable<'_>,
+    offset: usize,
+    place: Place,
+) -> Result<T, Fault> {
+    let value = Spanned::new(offset..offset, DeValue::Table(table.clone()));
     T::deserialize(ValueDeserializer::from(value)).map_err(|error| {
+        let offset = error.span().map_or(offset, |span| span.start);
         let (found, expected) = in_words(error.message());
+        let value = value_at(table, offset);
+        let (key, told) =
+            value.map_or_else(Default::default, |(key, value)| (key, describe(value)));
         Fault {
-            offset: error.span().map_or(offset, |span| span.start),
-            key: place.key(""),
+            offset,
+            key: place.key(&key),
             expected,
-            found,
+            found: found.unwrap_or(told),
         }
     })
 }
 
-/// What was found and what was expected, of an error that has both.
-fn in_words(message: &str) -> (String, String) {
+/// The innermost value in a table that stands there, and its key.
+fn value_at<'t, 'i>(table: &'t DeTable<'i>, offset: usize) -> Option<(String, &'t DeValue<'i>)> {
+    let mut values = table.iter();
+    let (key, value) = values.find(|(_, value)| value.span().contains(&offset))?;
+    let key = key.get_ref().to_string();
+    let inner = match value.get_ref() {
+        DeValue::Table(table) => {
+            let inner = value_at(table, offset);
+            inner.map(|(within, value)| (format!("{key}.{within}"), value))
+        }
+        DeValue::Array(items) => {
+            let item = items.iter().find(|item| item.span().contains(&offset));
+            item.map(|item| (key.clone(), item.get_ref()))
+        }
+        _ => None,
+    };
+    // An unknown key of a table within stands in that table, and is no value.
+    let is_value = value.span().start == offset;
+    inner.or_else(|| is_value.then(|| (key, value.get_ref())))
+}
+
+/// What was found, unless that is the value that stands there, and what was expected, of an error that has both.
+fn in_words(message: &str) -> (Option<String>, String) {
+    let quoted = |text: &str| Some(text.replace('`', "\""));
     match message.split_once(", expected ") {
-        Some((found, expected)) => (found.replace('`', "\""), expected.replace('`', "\"")),
-        None => (message.replace('`', "\""), String::new()),
+        Some((found, expected)) if found.starts_with("unknown field") => {
+            (quoted(found), type_in_words(expected))
+        }
+        Some((_, expected)) => (None, type_in_words(expected)),
+        // Ports are the only values of which two types are right. Which of a list it is cannot be told.
+        None if message.starts_with("data did not match") => {
+            (Some("something else".to_owned()), PORTS.to_owned())
+        }
+        None => (quoted(message), String::new()),
+    }
+}
+
+const PORTS: &str = "a port from 0 to 65535 or a range like \"8000-8010\"";
+
+/// The name of a type as the one who wrote the file would call it.
+fn type_in_words(expected: &str) -> String {
+    match expected {
+        "u8" => "a number from 0 to 255".to_owned(),
+        "u32" => format!("a number from 0 to {}", u32::MAX),
+        "i64" => "a number".to_owned(),
+        "a sequence" => "a list, like [...]".to_owned(),
+        structure if structure.starts_with("struct ") => "a table, like { ... }".to_owned(),
+        words => words.replace('`', "\""),
     }
 }

@@ -58,7 +58,7 @@ fn what_is_wrong_has_its_line() {
         ("acl = 5\n", "1: acl: expected tables [[acl]], found 5"),
         (
             "[[acl]]\nname = \"in\"\ndirection = \"inward\"\n",
-            "3: acl: expected \"from-guest\" or \"to-guest\", found unknown variant \"inward\"",
+            "3: acl.direction: expected \"from-guest\" or \"to-guest\", found \"inward\"",
         ),
         (
             "[[group]]\nname = \"g\"\nports = [\"vm9\"]\n",
@@ -92,8 +92,49 @@ fn what_is_wrong_has_its_line() {
             "12: acl.rule: expected one of \"name\", \"priority\", \"action\", \"log\", \"source_mac\", \"destination_mac\", \"ether_type\", \"vlan\", \"source\", \"destination\""
         )
     );
+    let typed = [
+        ("protocol = 6", "protocol: expected a string, found 6"),
+        (
+            "icmp_type = \"echo-request\"",
+            "icmp_type: expected a number from 0 to 255, found \"echo-request\"",
+        ),
+        (
+            "icmp_type = 300",
+            "icmp_type: expected a number from 0 to 255, found 300",
+        ),
+        (
+            "priority = -1",
+            "priority: expected a number from 0 to 4294967295, found -1",
+        ),
+        (
+            "destination_ports = 80",
+            "destination_ports: expected a list, like [...], found 80",
+        ),
+        (
+            "log = true",
+            "log: expected a table, like { ... }, found true",
+        ),
+        (
+            "source_ports = [1.5]",
+            "source_ports: expected a port from 0 to 65535 or a range like \"8000-8010\", found something else",
+        ),
+        (
+            "log = { per_second = \"5\" }",
+            "log.per_second: expected a number from 0 to 4294967295, found \"5\"",
+        ),
+        ("source = [5]", "source: expected a string, found 5"),
+    ];
+    for (line, expected) in typed {
+        assert_eq!(rule(line), format!("12: acl.rule.{expected}"), "{line}");
+    }
+}
+
+/// In the API's document rules are `rules`. Who writes that in the file would have a list without any, which allows everything.
+#[test]
+fn rules_are_called_rule_and_are_not_passed_over() {
+    let text = format!("{PORT}{LIST}[[acl.rules]]\nname = \"r\"\naction = \"drop\"\n");
     assert_eq!(
-        rule("protocol = 6"),
-        "12: acl.rule: expected a string, found invalid type: integer \"6\""
+        wrong(&text),
+        "9: acl.rules: expected tables [[acl.rule]], found the unknown key \"rules\""
     );
 }
