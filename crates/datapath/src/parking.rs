@@ -60,6 +60,11 @@ impl Waiting {
         PortId(self.key.in_port())
     }
 
+    /// When the first of them came, milliseconds.
+    pub(crate) fn since(&self) -> u64 {
+        self.since
+    }
+
     fn into_arrivals(self) -> impl Iterator<Item = (u64, (FlowKey, ParkedFrame))> {
         let key = self.key;
         let frames = self.frames.into_iter().map(move |frame| (key, frame));

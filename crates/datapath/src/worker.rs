@@ -61,7 +61,7 @@ pub(crate) use start::spawn_all;
 
 /// Between two ticks while frames flow or wait.
 const TICK: Duration = Duration::from_millis(20);
-/// Between two rounds of open questions.
+/// Between two rounds of open questions, and how old they are at least.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Rounds between two looks at the kicks of other queues, while some have frames.
 const ROUNDS_PER_LOOK: u32 = 16;
@@ -353,7 +353,10 @@ impl Worker {
         self.look_for_lost_memory();
         if self.switch.has_parked() && self.last_ask.elapsed() >= ASK_AGAIN {
             self.last_ask = Instant::now();
-            self.ask_again();
+            let overdue = ASK_AGAIN.as_millis() as u64;
+            self.switch
+                .ask_overdue(overdue, millis(now), &mut self.control);
+            self.control.ring_bell();
         }
     }
 

@@ -78,10 +78,21 @@ impl<P: Port> Switch<P> {
     /// Asks all open questions again: control is new, or may have missed some. Not while answers wait to be
     /// followed: they would become more than are followed.
     pub fn ask_again(&mut self, upcalls: &mut dyn UpcallSink) {
+        self.ask_again_of(u64::MAX, upcalls);
+    }
+
+    /// The same of those that have been open for `ms` milliseconds: the answers to others are on their way.
+    pub(crate) fn ask_overdue(&mut self, ms: u64, now: u64, upcalls: &mut dyn UpcallSink) {
+        self.ask_again_of(now.saturating_sub(ms), upcalls);
+    }
+
+    /// The same of those that were open then.
+    fn ask_again_of(&mut self, then: u64, upcalls: &mut dyn UpcallSink) {
         if self.to_do.is_behind() {
             return;
         }
-        for (id, waiting) in self.parking.open() {
+        let open = self.parking.open().into_iter();
+        for (id, waiting) in open.filter(|(_, waiting)| waiting.since() <= then) {
             if !upcalls.send(&question(id, waiting)) {
                 return;
             }

@@ -377,6 +377,25 @@ fn frames_that_wait_too_long_are_dropped_by_name() {
     });
 }
 
+/// A worker looks for lost answers before it sleeps: right behind the first frame of a flow, where frames are few.
+#[test]
+fn what_was_just_asked_is_not_asked_again() {
+    let mut bench = known();
+    bench.send(1, &frame(1, 2, 0));
+    bench.now += 50;
+    bench.send(1, &frame(1, 3, 0));
+    bench.ring.upcalls.clear();
+    let asked_at = |bench: &mut super::bench::Bench, ms| {
+        bench.now += ms;
+        bench.switch.ask_overdue(100, bench.now, &mut bench.ring);
+        std::mem::take(&mut bench.ring.upcalls).len()
+    };
+    assert_eq!(
+        [0, 49, 1, 50].map(|ms| asked_at(&mut bench, ms)),
+        [0, 0, 1, 2]
+    );
+}
+
 #[test]
 fn without_control_frames_wait_and_are_asked_again() {
     let mut bench = known();
