@@ -47,7 +47,7 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// The port's part of a worker's time, compared with others, where there is not enough for all.
     pub weight: u16,
-    /// The guest's address; informational for now.
+    /// The guest's address.
     pub mac: Option<[u8; 6]>,
 }
 

@@ -362,7 +362,7 @@ fn what_is_wrong_is_said_with_its_line_and_changes_nothing() {
         ),
         (
             rule("action = \"drop\"\nlog = { per_second = 0 }"),
-            "expected a limit of at least one frame a second, found 0",
+            "expected a limit of at least one line a second, found 0",
         ),
         (
             format!(

@@ -23,6 +23,18 @@ pub const ACK: u16 = 0x10;
 /// Congestion window reduced (RFC 3168).
 pub const CWR: u16 = 0x80;
 
+/// The flags with the words for them.
+pub const FLAGS: [(&str, u16); 8] = [
+    ("fin", FIN),
+    ("syn", SYN),
+    ("rst", 0x04),
+    ("psh", PSH),
+    ("ack", ACK),
+    ("urg", 0x20),
+    ("ece", 0x40),
+    ("cwr", CWR),
+];
+
 /// A checked TCP header with all of its options present.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpView<'a> {

@@ -61,7 +61,7 @@ fn flood_limit(sender: &str, destination: MacAddr, own: &LimitsSpec) -> Option<T
     Some(TraceLimit {
         limit: name.to_owned(),
         ports: vec![sender.to_owned()],
-        text: format!("{sender} may send {packets} {what}/s: more are dropped, storm"),
+        text: format!("{sender} may send {packets} {what} a second: more are dropped, storm"),
         drop: Some("storm".to_owned()),
     })
 }

@@ -7,7 +7,7 @@ use channel::flows::CachedFlow;
 use policy::{Action, Decision};
 use port::PortId;
 use wire::flow::{FlowKey, FlowMask, KeyState};
-use wire::{EtherType, icmp, tcp, udp};
+use wire::{Conduct, EtherType, icmp, tcp, udp};
 
 use super::Names;
 use super::words::{action, tag};
@@ -93,17 +93,23 @@ pub(crate) fn matches(key: &FlowKey, mask: &FlowMask, names: &Names) -> String {
     if mask.with_ip_proto() == *mask {
         words.push(protocol(key));
     }
-    let ports = [
-        ports(key.l4_src(), masked.l4_src()),
-        ports(key.l4_dst(), masked.l4_dst()),
-    ];
-    words.extend(pair(ports).map(|pair| format!("ports {pair}")));
+    // A mask that was rounded up may count the ports of what has none.
+    if !(mask.with_ip_proto() == *mask && has_no_ports(key)) {
+        let ports = [
+            ports(key.l4_src(), masked.l4_src()),
+            ports(key.l4_dst(), masked.l4_dst()),
+        ];
+        words.extend(pair(ports).map(|pair| format!("ports {pair}")));
+    }
     words.extend(flags(key, masked.l4_flags()));
     if mask.with_tos() == *mask {
         words.push(format!("TOS {}", key.tos()));
     }
     if mask.with_state() == *mask {
         words.extend(state(key.state()));
+    }
+    if mask.with_conduct() == *mask {
+        words.extend(conduct(key.conduct()).map(str::to_owned));
     }
     words.join(", ")
 }
@@ -142,6 +148,12 @@ fn protocol(key: &FlowKey) -> String {
     }
 }
 
+/// Whether the transport header, of which the protocol is known, has no ports.
+fn has_no_ports(key: &FlowKey) -> bool {
+    let icmp = matches!(key.ip_proto(), icmp::PROTOCOL_V4 | icmp::PROTOCOL_V6);
+    icmp || key.ethertype() == EtherType::ARP
+}
+
 /// A port, or the block of ports that have the same first bits.
 fn ports(value: u16, bits: u16) -> String {
     match bits {
@@ -159,7 +171,34 @@ fn flags(key: &FlowKey, bits: u16) -> Option<String> {
         (0, _) => None,
         (u16::MAX, true) => Some(format!("type {} code {}", value >> 8, value & 0xff)),
         (0xff00, true) => Some(format!("type {}", value >> 8)),
+        (_, false) if bits & !all_flags() == 0 => Some(match value {
+            0 => format!("no flags of {}", flag_names(bits)),
+            set => format!("flags {} of {}", flag_names(set), flag_names(bits)),
+        }),
         _ => Some(format!("flags {value:#05x} of {bits:#05x}")),
+    }
+}
+
+/// All flags that have a name.
+fn all_flags() -> u16 {
+    tcp::FLAGS.iter().fold(0, |all, (_, bit)| all | bit)
+}
+
+fn flag_names(flags: u16) -> String {
+    let set = tcp::FLAGS.iter().filter(|(_, bit)| flags & bit != 0);
+    set.map(|(name, _)| *name).collect::<Vec<_>>().join(",")
+}
+
+/// What the frames do that guards ask about. Ordinary ones, which nearly all are, are not said to be.
+fn conduct(conduct: Conduct) -> Option<&'static str> {
+    match conduct {
+        Conduct::Ordinary => None,
+        Conduct::Neighbour => Some("neighbour discovery"),
+        Conduct::FalseNeighbour => Some("false ARP or neighbour discovery"),
+        Conduct::DhcpServer => Some("as a DHCP server"),
+        Conduct::Router => Some("as an IPv6 router"),
+        Conduct::Unreadable => Some("unreadable"),
+        Conduct::Question => Some("ARP request to all"),
     }
 }
 
@@ -172,4 +211,55 @@ fn state(state: KeyState) -> Option<String> {
     ];
     let found = words.iter().find(|(bit, _)| state.contains(*bit));
     found.map(|(_, words)| (*words).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn of(ethertype: EtherType, protocol: u8, flags: u16) -> FlowKey {
+        let key = FlowKey::from_words([0; 8]).with_ethertype(ethertype);
+        key.with_ip_proto(protocol).with_l4_flags(flags)
+    }
+
+    fn told(key: &FlowKey, mask: FlowMask) -> String {
+        let names = Names::new(&BTreeMap::new(), &BTreeMap::new());
+        matches(key, &mask.with_ethertype(), &names)
+    }
+
+    #[test]
+    fn flags_have_their_names() {
+        let mask = FlowMask::default().with_ip_proto().with_l4_flags_bits(0x12);
+        let flags = |set| told(&of(EtherType::IPV4, tcp::PROTOCOL, set), mask);
+        assert_eq!(flags(0x02), "ipv4, tcp, flags syn of syn,ack");
+        assert_eq!(flags(0x12), "ipv4, tcp, flags syn,ack of syn,ack");
+        assert_eq!(flags(0x20), "ipv4, tcp, no flags of syn,ack");
+        let all = FlowMask::default().with_ip_proto().with_l4_flags();
+        let odd = told(&of(EtherType::IPV4, tcp::PROTOCOL, 0x102), all);
+        assert_eq!(odd, "ipv4, tcp, flags 0x102 of 0xffff");
+    }
+
+    #[test]
+    fn what_has_no_ports_is_told_without() {
+        let mask = FlowMask::default().with_l4_dst_bits(0xf000);
+        let icmp = of(EtherType::IPV4, icmp::PROTOCOL_V4, 0x0800);
+        assert_eq!(told(&icmp, mask.with_ip_proto()), "ipv4, icmp");
+        let arp = of(EtherType::ARP, 1, 0);
+        assert_eq!(told(&arp, mask.with_ip_proto()), "arp, operation 1");
+        let tcp = of(EtherType::IPV4, tcp::PROTOCOL, 0);
+        let blocks = "ipv4, tcp, ports any > 0-4095";
+        assert_eq!(told(&tcp, mask.with_ip_proto()), blocks);
+        assert_eq!(told(&icmp, mask), "ipv4, ports any > 0-4095");
+    }
+
+    #[test]
+    fn what_guards_go_by_is_told() {
+        let mask = FlowMask::default().with_conduct();
+        let advert = of(EtherType::IPV6, 0, 0).with_conduct(Conduct::Router);
+        assert_eq!(told(&advert, mask), "ipv6, as an IPv6 router");
+        let ordinary = of(EtherType::IPV6, 0, 0);
+        assert_eq!(told(&ordinary, mask), "ipv6");
+    }
 }

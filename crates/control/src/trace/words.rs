@@ -47,14 +47,31 @@ pub(super) fn reason(reason: DropReason) -> String {
     format!("{reason}: {}", uncapped(reason.help()))
 }
 
-/// A sentence as part of another one.
+/// A sentence as part of another one. One that begins with an abbreviation does so still.
 fn uncapped(sentence: &str) -> String {
-    let mut letters = sentence.trim_end_matches('.').chars();
+    let sentence = sentence.trim_end_matches('.');
+    let mut letters = sentence.chars();
     let first = letters.next().map(|first| first.to_ascii_lowercase());
-    first.into_iter().chain(letters).collect()
+    match letters.clone().next() {
+        Some(second) if second.is_uppercase() => sentence.to_owned(),
+        _ => first.into_iter().chain(letters).collect(),
+    }
 }
 
 /// Several names in a row.
 pub(super) fn list(names: &[String]) -> String {
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_goes_on_behind_its_name() {
+        let full = reason(DropReason::ReceiverFull);
+        assert_eq!(full, "receiver-full: the receiver had no free buffer");
+        let arp = reason(DropReason::SpoofedNeighbour);
+        assert!(arp.starts_with("spoofed-neighbour: ARP or "), "{arp}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Documents as tables for people.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1::{
@@ -178,14 +179,16 @@ pub(super) fn port(port: &PortStatus) -> String {
 
 /// What a port's guest may send.
 fn guard(guard: &GuardStatus) -> [(&'static str, String); 4] {
-    let bound = match guard.bound.is_empty() {
+    let is_ip = |text: &&String| text.parse::<IpAddr>().is_ok();
+    let (addresses, macs): (Vec<_>, Vec<_>) = guard.bound.iter().cloned().partition(|b| is_ip(&b));
+    let bound = |bound: &[String]| match bound.is_empty() {
         true => String::new(),
-        false => format!(" (bound: {})", guard.bound.join(", ")),
+        false => format!(" (bound: {})", bound.join(", ")),
     };
     let may = |yes: bool| if yes { "allowed" } else { "not allowed" };
     [
-        ("macs", format!("{}{bound}", allowed(&guard.macs))),
-        ("addresses", allowed(&guard.addresses)),
+        ("macs", allowed(&guard.macs) + &bound(&macs)),
+        ("addresses", allowed(&guard.addresses) + &bound(&addresses)),
         ("dhcp server", may(guard.dhcp_server).to_owned()),
         ("router", may(guard.router).to_owned()),
     ]
@@ -447,4 +450,26 @@ fn membership(port: &PortStatus) -> String {
 /// A value, or the sign for none.
 fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::v1::AllowedWord;
+
+    use super::*;
+
+    #[test]
+    fn what_is_bound_stands_with_its_kind() {
+        let bound = ["52:54:00:00:00:01", "10.0.0.1", "fe80::1"];
+        let status = GuardStatus {
+            macs: Allowed::Word(AllowedWord::LearnedOnce),
+            addresses: Allowed::List(vec!["10.0.0.1".to_owned()]),
+            dhcp_server: false,
+            router: false,
+            bound: bound.map(str::to_owned).to_vec(),
+        };
+        let [(_, macs), (_, addresses), ..] = guard(&status);
+        assert_eq!(macs, "learned-once (bound: 52:54:00:00:00:01)");
+        assert_eq!(addresses, "10.0.0.1 (bound: 10.0.0.1, fe80::1)");
+    }
 }

@@ -160,7 +160,7 @@ pub enum Reason {
     )]
     NotAvailable,
     /// No log at all is no log.
-    #[error("expected a limit of at least one frame a second, found 0")]
+    #[error("expected a limit of at least one line a second, found 0")]
     ZeroLimit,
     /// Two rules that say different things of the same frames.
     #[error("{0} matches the same with the same priority and does something else")]

@@ -84,7 +84,7 @@ fn what_is_wrong_has_its_line() {
     );
     assert_eq!(
         rule("log = { per_second = 0 }"),
-        "12: acl.rule.log.per_second: acl \"in\", rule \"r\": expected a limit of at least one frame a second, found 0"
+        "12: acl.rule.log.per_second: acl \"in\", rule \"r\": expected a limit of at least one line a second, found 0"
     );
     assert_eq!(
         rule("colour = 1").split(", \"peer").next(),

@@ -213,9 +213,9 @@ fn limits_that_a_frame_meets_are_told_and_not_foretold() {
         "vm0, vm2 may be sent 5 packets/s and 7 bit/s each: more is dropped, rate-limited",
         "trunk may be sent 9 bit/s: more is dropped, rate-limited",
     ];
-    let unknown = "vm1 may send 3 frames for unknown stations/s: more are dropped, storm";
+    let unknown = "vm1 may send 3 frames for unknown stations a second: more are dropped, storm";
     assert_eq!(met(&key(1, 2, 9)), [from, unknown, to[0], to[1]]);
-    let broadcast = "vm1 may send 1 broadcasts/s: more are dropped, storm";
+    let broadcast = "vm1 may send 1 broadcasts a second: more are dropped, storm";
     assert_eq!(met(&key(1, 2, 255)), [from, broadcast, to[0], to[1]]);
     // What is dropped has been taken all the same.
     assert_eq!(met(&key(1, 255, 1)), [from]);

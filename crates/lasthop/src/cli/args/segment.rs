@@ -66,7 +66,7 @@ pub(in crate::cli) struct Set {
     #[arg(long, group = "change")]
     no_vlan: bool,
     /// Answer ARP and neighbour discovery for addresses whose owner is known for sure, and flood no such question
-    #[arg(long, value_name = "YES", group = "change")]
+    #[arg(long, value_name = "BOOL", group = "change")]
     neighbour_suppression: Option<bool>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,

@@ -140,7 +140,7 @@ fn rules_are_refused_with_field_and_reason() {
         ),
         (
             "log = { per_second = 0 }",
-            "log.per_second: expected a limit of at least one frame a second",
+            "log.per_second: expected a limit of at least one line a second",
         ),
     ];
     for (rule, why) in cases {

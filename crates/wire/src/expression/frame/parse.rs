@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::text::{FLAGS, echo};
+use super::text::echo;
 use super::{Body, EXPERIMENTAL, FrameText, MAX_PAYLOAD};
 use crate::EtherType;
 use crate::expression::ExpressionError;
@@ -159,7 +159,10 @@ fn endpoint(text: &str) -> Option<SocketAddr> {
 
 fn flags(tokens: &mut Tokens<'_>) -> u16 {
     let mut flags = 0;
-    while let Some((_, bit)) = FLAGS.iter().find(|(word, _)| tokens.take_word(word)) {
+    while let Some((_, bit)) = crate::tcp::FLAGS
+        .iter()
+        .find(|(word, _)| tokens.take_word(word))
+    {
         flags |= bit;
     }
     flags

@@ -3,19 +3,7 @@
 use std::fmt;
 
 use super::{Body, EXPERIMENTAL, FrameText};
-use crate::tcp;
-
-/// TCP's flags with their words.
-pub(super) const FLAGS: [(&str, u16); 8] = [
-    ("fin", tcp::FIN),
-    ("syn", tcp::SYN),
-    ("rst", 0x04),
-    ("psh", tcp::PSH),
-    ("ack", tcp::ACK),
-    ("urg", 0x20),
-    ("ece", 0x40),
-    ("cwr", tcp::CWR),
-];
+use crate::tcp::FLAGS;
 
 /// Types of an echo request and its reply, of ICMP and of ICMPv6.
 pub(super) const fn echo(v4: bool) -> (u8, u8) {
