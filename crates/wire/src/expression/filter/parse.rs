@@ -28,6 +28,7 @@ struct Parser<'a> {
 }
 
 pub(super) fn parse(text: &str) -> Result<Option<Node>> {
+    no_bytes(text)?;
     let tokens = Tokens::new(text)?;
     if tokens.peek().kind == Kind::End {
         return Ok(None);
@@ -42,6 +43,17 @@ pub(super) fn parse(text: &str) -> Result<Option<Node>> {
     match parser.tokens.peek() {
         end if end.kind == Kind::End => Ok(Some(root)),
         other => Err(other.expected("`and`, `or` or the end")),
+    }
+}
+
+/// Refuses what tcpdump's users may ask for by `tcp[13] & 2 != 0`, before one of its signs is an unexpected character.
+fn no_bytes(text: &str) -> Result<()> {
+    match text.chars().position(|c| c == '[') {
+        Some(before) => Err(ExpressionError {
+            column: before + 1,
+            problem: "bytes of frames, as in `tcp[13]`, cannot be asked for".to_owned(),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -178,7 +178,12 @@ fn what_is_wrong_is_said_with_its_column() {
             "expected `host`, `src`, `dst`, `proto`, `broadcast` or `multicast`",
         ),
         ("ether host 1:2", 12, "expected an Ethernet address"),
-        ("tcp[13]", 1, "expected a primitive"),
+        ("tcp[13]", 4, "bytes of frames, as in `tcp[13]`, cannot be"),
+        (
+            "port 80 and tcp[tcpflags] & tcp-syn != 0",
+            16,
+            "bytes of frames",
+        ),
         ("tcp = 3", 5, "unexpected character '='"),
         ("é", 1, "unexpected character 'é'"),
         ("not", 4, "found the end"),
