@@ -17,6 +17,7 @@ pub mod config;
 pub mod engine;
 pub mod learning;
 pub mod metrics;
+mod objects;
 pub mod server;
 mod trace;
 pub mod wanted;

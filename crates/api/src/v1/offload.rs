@@ -62,9 +62,9 @@ impl fmt::Display for Enabled {
     }
 }
 
-/// [`Enabled`] as it is spelt in documents.
+/// Whether it is so: `true`, `false` or `"auto"`.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
 #[schema(as = Enabled)]
 enum EnabledText {
     Bool(bool),

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// Body of every answer that is not a success, `application/problem+json` (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What sort of problem it is: `urn:lasthop:problem:` and a [`ProblemKind`].
+    /// What sort of problem it is: `urn:lasthop:problem:` and a word like `invalid` or `conflict`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The sort of problem in words.
@@ -34,7 +34,7 @@ pub enum ProblemKind {
     NotFound,
     /// The path exists, the method does not.
     MethodNotAllowed,
-    /// What the request would add exists already, or is taken.
+    /// What the request would add exists already or is taken; what it would remove is needed.
     Conflict,
     /// What the request would change cannot change while Lasthop runs.
     Fixed,
@@ -61,7 +61,7 @@ impl ProblemKind {
             Self::Malformed => (400, "malformed", "The request cannot be read"),
             Self::NotFound => (404, "not-found", "There is no such thing"),
             Self::MethodNotAllowed => (405, "method-not-allowed", "The method is not allowed here"),
-            Self::Conflict => (409, "conflict", "It exists already"),
+            Self::Conflict => (409, "conflict", "It conflicts with what there is"),
             Self::Fixed => (409, "fixed", "It cannot change while Lasthop runs"),
             Self::Outdated => (412, "outdated", "It has changed meanwhile"),
             Self::Timeout => (408, "timeout", "The request did not come in time"),

@@ -123,10 +123,12 @@ impl WantedState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentSpec {
-    /// The segment's name, unique; see [`valid_name`].
+    /// The segment's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
     /// The VLAN tag (1 to 4094, IEEE 802.1Q) on trunk ports and uplinks; without one the segment is untagged there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 4094)]
     pub vlan: Option<u16>,
     /// Questions who has an address (ARP requests, neighbour solicitations) are answered by the switch where a guard says for
     /// sure who has it, and reach nobody then.

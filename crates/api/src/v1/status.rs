@@ -103,8 +103,7 @@ pub struct SwitchStatus {
 /// By what the switch knows what the processors of guests do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GuestStateStatus {
-    /// What does so: [`Bpf`](GuestStates::Bpf), [`Proc`](GuestStates::Proc) or [`Off`](GuestStates::Off);
-    /// [`Auto`](GuestStates::Auto) while that is not known.
+    /// What does so: `bpf`, `proc` or `off`; `auto` while that is not known.
     pub by: GuestStates,
     /// Why it is not the kernel.
     pub reason: Option<String>,

@@ -129,7 +129,7 @@ fn problems_follow_rfc_9457() {
     let problem = Problem::conflict("name", "there is a port `vm1` already");
     let text = json!({
         "type": "urn:lasthop:problem:conflict",
-        "title": "It exists already",
+        "title": "It conflicts with what there is",
         "status": 409,
         "detail": "there is a port `vm1` already",
         "field": "name",

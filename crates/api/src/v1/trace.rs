@@ -169,7 +169,7 @@ pub struct TraceOutcome {
 /// A limit of a port, which counts the frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceLimit {
-    /// Which limit: by its name in [`LimitsSpec`](super::LimitsSpec).
+    /// Which limit: by its name in `limits` of a port.
     pub limit: String,
     /// The port whose limit it is; of receivers those that have the same one, each for itself.
     pub ports: Vec<String>,

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::openapi;
-use super::requests::{Done, Failure, condition, document, is_known, malformed, name};
+use super::requests::{Done, Failure, condition, document, is_known, misspelt, name};
 use crate::command::{EngineHandle, Request, Wanted};
 use crate::metrics::{self, Format};
 use crate::wanted::{self, Change};
@@ -330,7 +330,7 @@ pub(super) async fn order_now(
 
 /// The query of a request.
 pub(super) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
-    let Query(query) = query.map_err(|error| malformed(error.body_text()))?;
+    let Query(query) = query.map_err(|error| misspelt(&error.body_text()))?;
     Ok(query)
 }
 

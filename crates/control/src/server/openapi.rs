@@ -75,7 +75,8 @@ struct Api;
 #[must_use]
 pub fn document() -> String {
     let mut api = Api::openapi();
-    for item in api.paths.paths.values_mut() {
+    for (path, item) in &mut api.paths.paths {
+        let tag = path.trim_start_matches("/v1").split('/').nth(1);
         let all = [
             &mut item.get,
             &mut item.put,
@@ -84,6 +85,7 @@ pub fn document() -> String {
             &mut item.delete,
         ];
         for operation in all.into_iter().flatten() {
+            operation.tags = tag.map(|tag| vec![tag.trim_end_matches(".json").to_owned()]);
             let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem")));
             let refusal = ResponseBuilder::new()
                 .description("Why it was not done (RFC 9457).")
@@ -135,6 +137,15 @@ mod tests {
         table.sort();
         described.sort();
         assert_eq!(described, table);
+    }
+
+    /// Who reads it does not have our code.
+    #[test]
+    fn no_description_refers_to_our_code() {
+        let document = document();
+        let mut lines = document.lines();
+        let line = lines.find(|line| line.contains("[`") || line.contains("::"));
+        assert_eq!(line, None);
     }
 
     /// No reference leads nowhere.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::access::AccessChange;
 use super::mirrors::MirrorChange;
 use super::{Invalid, add_port, check, live, mirrors, normalise, remove_port, set_port};
+use crate::objects;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
@@ -172,8 +173,8 @@ fn patched<T: serde::Serialize + DeserializeOwned>(
     let mut value =
         serde_json::to_value(document).map_err(|error| Problem::internal(error.to_string()))?;
     merge(&mut value, patch);
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let problem = Problem::new(ProblemKind::Invalid, error.inner().to_string());
+    objects::read(value).map_err(|error| {
+        let problem = Problem::new(ProblemKind::Invalid, objects::told(error.inner()));
         match error.path().to_string().as_str() {
             "." | "?" => problem,
             field => problem.with_field(field),

@@ -122,7 +122,7 @@ pub struct AccessListSpec {
     /// Ports to which it applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// The rules; see [`RuleSpec::priority`].
+    /// The rules: the one of the highest `priority` that matches decides, among equals the first.
     #[serde(default, alias = "rule", skip_serializing_if = "Shared::is_empty")]
     #[schema(value_type = Vec<RuleSpec>)]
     pub rules: Shared<RuleSpec>,
@@ -182,7 +182,7 @@ pub struct LogSpec {
 
 /// One port or a range of them: a number, or a text like `"8000-8010"`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a port, or a text like \"8000-8010\"")]
 pub enum PortText {
     /// A number.
     Number(i64),

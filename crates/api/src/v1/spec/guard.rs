@@ -27,7 +27,10 @@ impl AllowedWord {
 
 /// Which addresses a guest may use: a word, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected \"any\", \"learned-once\" or a list of addresses"
+)]
 pub enum Allowed {
     /// A rule.
     Word(AllowedWord),

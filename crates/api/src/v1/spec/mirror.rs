@@ -26,7 +26,8 @@ impl MirrorDirection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorSpec {
-    /// The mirror's name, unique; see [`valid_name`](super::valid_name).
+    /// The mirror's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
     /// The port that gets the copies.
     pub to: String,

@@ -81,7 +81,8 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortSpec {
-    /// The port's name, unique; see [`valid_name`].
+    /// The port's name, unique: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
     /// What kind of attachment it is.
     pub kind: PortKind,
@@ -93,8 +94,9 @@ pub struct PortSpec {
     pub role: Role,
     /// Queue pairs offered to the guest at most, 1 to 64; 1 when nothing is said.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 64)]
     pub queues: u16,
-    /// The one segment of an access port; [`DEFAULT_SEGMENT`] when neither this nor `trunk` is given.
+    /// The one segment of an access port; `default` when neither this nor `trunk` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
     /// The segments of a trunk port, instead of `segment`: told apart by their VLAN tags.
@@ -106,12 +108,14 @@ pub struct PortSpec {
     /// The MTU in bytes (68 to 9216) that the guest is offered through `VIRTIO_NET_F_MTU`
     /// (virtio 1.3, 5.1.3); not offered without it. A TAP port's interface gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 68, maximum = 9216)]
     pub mtu: Option<u16>,
     /// The port's part of the switch's time (1 to 1000), compared with other ports that want more than there is; 100
     /// when nothing is said.
     #[serde(default = "weight", skip_serializing_if = "is_usual")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub weight: u16,
-    /// How the frames of an uplink are moved; [`UplinkDriver::Auto`] when nothing is said.
+    /// How the frames of an uplink are moved; `auto` when nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<UplinkDriver>,
     /// The host's interface behind an uplink or a TAP port; a TAP port's has the port's name when nothing is said.

@@ -12,7 +12,8 @@ use crate::v1::offload::Offload;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
-    /// How the switch calls itself towards people; see [`valid_name`].
+    /// How the switch calls itself towards people: 1 to 32 characters out of `A-Z a-z 0-9 _ . -`, not only dots.
+    #[schema(pattern = "^[A-Za-z0-9_.-]{1,32}$")]
     pub name: String,
     /// Whether its workers may sleep.
     #[serde(default)]
@@ -141,9 +142,9 @@ impl Default for Workers {
     }
 }
 
-/// [`Workers`] as it is spelt in documents.
+/// How many threads forward frames: a number from 1 to 64, or `"auto"`.
 #[derive(Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected an integer from 1 to 64, or \"auto\"")]
 #[schema(as = Workers)]
 enum WorkersText {
     Count(u16),
