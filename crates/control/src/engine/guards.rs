@@ -134,7 +134,10 @@ impl Engine {
             self.saved.bound.insert(port, new);
             self.owners.outdate();
             self.unsaved_bound = true;
-            tracing::info!(port = self.port_name(port), ?new, "bound");
+            let mac = new.mac.map(|mac| MacAddr(mac).to_string());
+            let addresses: Vec<String> = new.addresses().map(|a| a.to_string()).collect();
+            let addresses = addresses.join(" ");
+            tracing::info!(port = self.port_name(port), mac, addresses, "bound");
         }
         let effects = self.fdb.learn(now, segment, mac, port);
         if effects.is_empty() && new == bound {
