@@ -18,6 +18,8 @@ const WORST: u16 = 5;
 pub(crate) const FLOWS: u16 = 5;
 /// Columns of the table: together with the blanks between them 80.
 const WIDTHS: [u16; 8] = [12, 9, 8, 12, 8, 12, 7, 5];
+/// Columns that are left off where there is no room for all, those that are missed least first.
+const LEFT_OFF: [&[usize]; 5] = [&[1], &[3, 5], &[7], &[6], &[4]];
 
 /// One port, in a second.
 #[derive(Clone, Debug)]
@@ -157,7 +159,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     ];
     let [head, table, busiest, worst, foot] = Layout::vertical(parts).areas(frame.area());
     frame.render_widget(screen.head(), head);
-    frame.render_widget(ports(screen), table);
+    frame.render_widget(ports(screen, table.width), table);
     frame.render_widget(flows(screen), busiest);
     frame.render_widget(drops(screen), worst);
     let foot_line = match &screen.trouble {
@@ -167,17 +169,38 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     frame.render_widget(foot_line, foot);
 }
 
-fn ports(screen: &Screen) -> Table<'static> {
+/// The columns that there is room for, and how wide each is: a number of which the front is cut off would be another one.
+fn columns(width: u16, longest_name: u16) -> Vec<(usize, u16)> {
+    let needed = |columns: &[usize]| columns.iter().map(|at| WIDTHS[*at] + 1).sum::<u16>() - 1;
+    let mut columns: Vec<usize> = (0..WIDTHS.len()).collect();
+    for least in LEFT_OFF {
+        if needed(&columns) > width {
+            columns.retain(|at| !least.contains(at));
+        }
+    }
+    let spare = width.saturating_sub(needed(&columns));
+    let name = WIDTHS[0] + spare.min(longest_name.saturating_sub(WIDTHS[0]));
+    let widths = columns.into_iter().map(|at| (at, WIDTHS[at]));
+    widths
+        .map(|(at, width)| (at, if at == 0 { name } else { width }))
+        .collect()
+}
+
+fn ports(screen: &Screen, width: u16) -> Table<'static> {
     let headings = ["PORT", "STATE", "FROM/S", "", "TO/S", "", "DROP/S", "CPU"];
+    let names = screen.ports.iter().map(|port| port.name.chars().count());
+    let longest = u16::try_from(names.max().unwrap_or_default()).unwrap_or(u16::MAX);
+    let columns = columns(width, longest);
     let line = |cells: [String; 8]| {
-        Row::new(cells.into_iter().enumerate().map(|(at, cell)| {
-            let side = if at < 2 {
+        let cells = columns.iter().map(|(at, _)| {
+            let side = if *at < 2 {
                 Alignment::Left
             } else {
                 Alignment::Right
             };
-            Text::from(cell).alignment(side)
-        }))
+            Text::from(cells[*at].clone()).alignment(side)
+        });
+        Row::new(cells.collect::<Vec<_>>())
     };
     let row = |port: &Port| {
         let count = |value| rate(value, "").trim_end_matches("/s").to_owned();
@@ -199,7 +222,8 @@ fn ports(screen: &Screen) -> Table<'static> {
         .style(style)
     };
     let head = line(headings.map(str::to_owned)).style(Style::new().dim());
-    Table::new(screen.ports.iter().map(row), WIDTHS).header(head)
+    let widths = columns.iter().map(|(_, width)| *width);
+    Table::new(screen.ports.iter().map(row), widths).header(head)
 }
 
 fn flows(screen: &Screen) -> Paragraph<'static> {
@@ -349,6 +373,38 @@ vm2          faulted      4.5 M 2.3 Gbit/s     45.0 k 540.0 Mbit/s  13.5 k  450%
         );
         assert_eq!((shown[14].as_str(), shown[17].as_str()), ("", "no drops"));
         assert_eq!(lines(&Screen::default(), 80, 24)[11], "no busy flows");
+    }
+
+    #[test]
+    fn no_number_is_cut_on_narrow_screens_and_no_name_on_wide_ones() {
+        let name = "tenant-4711-web-frontend-0001";
+        let last = document(vec![port(name, PortState::Up, 0)]);
+        let now = document(vec![port(name, PortState::Up, 9001)]);
+        let screen = Screen::between(&last, &now, Duration::from_secs(1));
+        let shown = |width| {
+            let lines = lines(&screen, width, 24);
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            (words(&lines[1]), words(&lines[2]))
+        };
+        let of = |head: &str, line: &str| (head.to_owned(), line.to_owned());
+        let all = "9.0 M 4.6 Gbit/s 90.0 k 1.1 Gbit/s 27.0 k 900%";
+        let heads = "PORT STATE FROM/S TO/S DROP/S CPU";
+        assert_eq!(shown(200), of(heads, &format!("{name} up {all}")));
+        assert_eq!(shown(97), of(heads, &format!("{name} up {all}")));
+        assert_eq!(shown(80), of(heads, &format!("tenant-4711- up {all}")));
+        let heads = "PORT FROM/S TO/S DROP/S CPU";
+        assert_eq!(
+            shown(79),
+            of(heads, &format!("tenant-4711-web-fronte {all}"))
+        );
+        let rest = "9.0 M 90.0 k 27.0 k";
+        assert_eq!(
+            shown(69),
+            of(heads, &format!("tenant-4711-web-frontend-0001 {rest} 900%"))
+        );
+        let heads = "PORT FROM/S TO/S DROP/S";
+        assert_eq!(shown(40), of(heads, &format!("tenant-4711-we {rest}")));
+        assert_eq!(shown(21), of("PORT FROM/S", "tenant-4711- 9.0 M"));
     }
 
     #[test]
