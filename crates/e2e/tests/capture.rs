@@ -58,10 +58,20 @@ struct Capture {
 impl Capture {
     /// Starts it, and waits until the switch copies.
     fn start(lasthop: &Lasthop, args: &[&str]) -> Capture {
+        Self::start_after("", lasthop, args)
+    }
+
+    /// The same in a shell that does something before.
+    fn start_after(before: &str, lasthop: &Lasthop, args: &[&str]) -> Capture {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("file");
         let runtime = lasthop.folder();
+        let script = format!("{before} exec \"$0\" \"$@\"");
+        let program = paths::binary("lasthop");
         let mut all = vec![
+            "-c",
+            &script,
+            text(&program),
             "--runtime-dir",
             text(&runtime),
             "capture",
@@ -71,7 +81,7 @@ impl Capture {
         all.extend(args);
         let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
         let log = folder.path().join("log");
-        let process = Process::start("capture", paths::binary("lasthop"), &all, &log);
+        let process = Process::start("capture", "sh", &all, &log);
         eventually("the file to begin", PATIENCE, || {
             fs::metadata(&file)
                 .is_ok_and(|file| file.len() > 0)
@@ -261,6 +271,23 @@ fn what_is_dropped_is_seen_and_a_tiny_ring_costs_the_guests_nothing() {
     assert!(counts.lost > 0, "{said}");
     let moved = lasthop.stats().since(&before);
     assert!(moved.drops().is_empty(), "dropped: {:?}", moved.drops());
+    lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn a_file_without_room_ends_behind_a_whole_block() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    let (mut a, mut b) = guests(&lasthop);
+    // A file that may have eight blocks of 512 bytes, which is said as a full disk says it.
+    let small = Capture::start_after("trap '' XFSZ; ulimit -f 8;", &lasthop, &["vm1"]);
+    talk(&mut a, &mut b, 20);
+    let (status, said, file) = small.end();
+    assert_eq!(status, 1, "{said}");
+    assert!(said.contains("cannot write "), "{said}");
+    assert!((1..40).contains(&file.packets.len()), "{said}");
+    assert!(file.statistics.is_none(), "{said}");
     lasthop.stop();
     turn.step("done");
 }

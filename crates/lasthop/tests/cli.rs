@@ -668,6 +668,8 @@ fn questions_about_frames_and_flows() {
         "trace --port vm1",
         "trace icmp",
         "trace --port vm1 --pcap /dev/null icmp",
+        "trace --port vm1 --filter icmp icmp",
+        "trace --port vm1 --filter icmp --pcap /dev/null",
         "flows --limit 0",
         "flows --limit 1025",
     ] {
@@ -675,7 +677,7 @@ fn questions_about_frames_and_flows() {
     }
     let (status, told) = fake.fails("trace --port vm1 --pcap /dev/null");
     let expected = "lasthop: /dev/null: it is neither pcap nor pcapng\n";
-    assert_eq!((status, told.as_str()), (1, expected));
+    assert_eq!((status, told.as_str()), (2, expected));
 }
 
 #[test]

@@ -151,6 +151,8 @@ struct Output {
     file: File,
     /// It was made by us just now.
     is_new: bool,
+    /// Bytes that were written, all of whole blocks.
+    written: u64,
 }
 
 impl Output {
@@ -163,15 +165,28 @@ impl Output {
             name: name.to_owned(),
             file,
             is_new,
+            written: 0,
         })
     }
 
+    /// Writes whole blocks. Where there is no room for all of them, the file ends behind those before.
     fn write(&mut self, bytes: &[u8]) -> Done {
-        self.file.write_all(bytes).map_err(|e| match e.kind() {
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.written += bytes.len() as u64;
+                Ok(())
+            }
             // Whoever reads has seen enough.
-            io::ErrorKind::BrokenPipe => Failure::Unread,
-            _ => Failure::Failed(format!("cannot write {}: {e}", self.name)),
-        })
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Unread),
+            Err(error) => {
+                if self.is_new {
+                    // If that fails, too, the file is as it is after a loss of power: readable up to there.
+                    let _ = self.file.set_len(self.written);
+                }
+                let text = format!("cannot write {}: {error}", self.name);
+                Err(Failure::Failed(text))
+            }
+        }
     }
 
     /// Nothing is to be written: leaves nothing behind.

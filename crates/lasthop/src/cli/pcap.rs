@@ -126,7 +126,7 @@ impl<R: Read> Capture<R> {
         }
         let kept = (captured as usize).min(KEPT);
         let mut headers = vec![0; kept];
-        self.input.read_exact(&mut headers)?;
+        fill(&mut self.input, &mut headers)?;
         self.skip(room - kept as u32)?;
         let length = length.max(captured);
         Ok(Captured { headers, length })
@@ -265,13 +265,16 @@ fn cut_off() -> io::Error {
 
 fn whole<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    input
-        .read_exact(&mut bytes)
-        .map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => cut_off(),
-            _ => error,
-        })?;
+    fill(input, &mut bytes)?;
     Ok(bytes)
+}
+
+fn fill(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<()> {
+    let filled = input.read_exact(bytes);
+    filled.map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => cut_off(),
+        _ => error,
+    })
 }
 
 /// Four bytes, or that the file ends here.

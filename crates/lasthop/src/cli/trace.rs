@@ -42,7 +42,7 @@ pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
     }
     if let Some(path) = &args.pcap {
         let name = path.display().to_string();
-        let file = open(path).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+        let file = open(path).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
         return trace_all(client, &args, file, &name).await;
     }
     let request = TraceRequest {
@@ -74,7 +74,7 @@ fn request(args: &TraceArgs) -> TraceRequest {
 
 /// Explains what would become of each frame of a file.
 async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &str) -> Done {
-    let unread = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    let unread = |error: io::Error| Failure::Wrong(format!("{name}: {error}"));
     let mut capture = Capture::open(file).map_err(unread)?;
     let mut request = request(args);
     let mut done = 0;

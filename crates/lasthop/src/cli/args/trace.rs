@@ -24,7 +24,7 @@ pub(in crate::cli) struct TraceArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=NEXT_MAX))]
     next: Option<u16>,
     /// Of these only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
-    #[arg(long, value_name = "EXPR", requires = "next")]
+    #[arg(long, value_name = "EXPR", requires = "next", conflicts_with_all = ["expression", "pcap"])]
     filter: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
