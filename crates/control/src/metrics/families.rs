@@ -245,7 +245,11 @@ fn workers(facts: &Facts, page: &mut Page) {
 }
 
 fn ports(facts: &Facts, page: &mut Page) {
-    let mut family = page.family(Kind::Gauge, "lasthop_port_info", "Always 1.");
+    let mut family = page.family(
+        Kind::Gauge,
+        "lasthop_port_info",
+        "Always 1; the labels say what the port is.",
+    );
     for port in &facts.status.ports {
         let labels = [
             ("port", &*port.name),
