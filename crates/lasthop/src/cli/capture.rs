@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -151,7 +151,7 @@ struct Output {
     file: File,
     /// It was made by us just now.
     is_new: bool,
-    /// Bytes that were written, all of whole blocks.
+    /// Bytes of whole blocks that it has.
     written: u64,
 }
 
@@ -181,12 +181,19 @@ impl Output {
             Err(error) => {
                 if self.is_new {
                     // If that fails, too, the file is as it is after a loss of power: readable up to there.
-                    let _ = self.file.set_len(self.written);
+                    let _ = self.cut(bytes);
                 }
                 let text = format!("cannot write {}: {error}", self.name);
                 Err(Failure::Failed(text))
             }
         }
+    }
+
+    /// Cuts off the block of `bytes` that did not fit.
+    fn cut(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let room = self.file.stream_position()?.saturating_sub(self.written);
+        let fitting = whole_within(bytes, usize::try_from(room).unwrap_or(usize::MAX));
+        self.file.set_len(self.written + fitting as u64)
     }
 
     /// Nothing is to be written: leaves nothing behind.
@@ -272,6 +279,19 @@ impl Blocks {
     }
 }
 
+/// Bytes of the first blocks that have room together.
+fn whole_within(blocks: &[u8], room: usize) -> usize {
+    let mut end = 0;
+    while let Some(head) = blocks[end..].first_chunk::<8>() {
+        let next = end + (word(head, 4) as usize).max(head.len());
+        if next > room.min(blocks.len()) {
+            break;
+        }
+        end = next;
+    }
+    end
+}
+
 /// Four bytes at `at`; zero behind the end.
 fn word(bytes: &[u8], at: usize) -> u32 {
     let four = bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -327,6 +347,19 @@ mod tests {
             assert_eq!(blocks.counts, Some(Counts { meant: 9, lost: 4 }));
             assert_eq!(blocks.frames, 1);
         }
+    }
+
+    #[test]
+    fn what_has_room_is_whole_blocks() {
+        let blocks = [block(1, &[0; 8]), block(PACKET, &[7; 40]), statistics()].concat();
+        let fits = |room| whole_within(&blocks, room);
+        assert_eq!((fits(0), fits(19)), (0, 0));
+        assert_eq!((fits(20), fits(71), fits(72)), (20, 20, 72));
+        assert_eq!(
+            (fits(blocks.len() - 1), fits(usize::MAX)),
+            (72, blocks.len())
+        );
+        assert_eq!(whole_within(&[0; 9], 9), 8);
     }
 
     #[test]
