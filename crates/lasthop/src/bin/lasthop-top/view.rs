@@ -395,7 +395,7 @@ vm2          faulted      4.5 M 2.3 Gbit/s     45.0 k 540.0 Mbit/s  13.5 k  450%
         let heads = "PORT FROM/S TO/S DROP/S CPU";
         assert_eq!(
             shown(79),
-            of(heads, &format!("tenant-4711-web-fronte {all}"))
+            of(heads, &format!("tenant-4711-web-front {all}"))
         );
         let rest = "9.0 M 90.0 k 27.0 k";
         assert_eq!(
