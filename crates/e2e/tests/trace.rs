@@ -216,7 +216,7 @@ fn what_is_told_is_what_happens() {
     let (code, text) = refused(&lasthop, &["--port", "vm1", "--pcap", "/dev/null"]);
     assert_eq!(
         (code, text.as_str()),
-        (Some(1), "lasthop: /dev/null: it is neither pcap nor pcapng")
+        (Some(2), "lasthop: /dev/null: it is neither pcap nor pcapng")
     );
     let deep = "(".repeat(5000);
     assert_eq!(refused(&lasthop, &["--port", "vm1", &deep]).0, Some(2));

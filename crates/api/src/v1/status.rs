@@ -137,7 +137,7 @@ pub struct MirrorsDocument {
     pub mirrors: Vec<MirrorStatus>,
 }
 
-/// A mirror, and what the port has got that gets its copies. What the mirror is is that of [`MirrorSpec`], with the same names.
+/// A mirror, and what the port has got that gets its copies. What the mirror is is that of `MirrorSpec`, with the same names.
 ///
 /// Copies are not counted apart: `to_guest` and `drops` are all that this port got and dropped, of other mirrors and of others' frames, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
