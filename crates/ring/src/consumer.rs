@@ -15,6 +15,8 @@ pub struct Consumer {
     tail: u64,
     /// Bytes to read as of the last look at the producer's index.
     filled: u64,
+    /// Bytes that were consumed and not published.
+    held: u64,
     /// Number of the last sleep; odd from `prepare_sleep` to `woke`.
     sleep: u64,
     fault: Option<RingFault>,
@@ -38,6 +40,7 @@ impl Consumer {
             capacity,
             tail,
             filled,
+            held: 0,
             sleep,
             fault: None,
         };
@@ -62,7 +65,35 @@ impl Consumer {
     ///
     /// [`RingFault`], now and for ever.
     pub fn pop(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
-        out.clear();
+        let taken = self.pop_held(out);
+        self.publish();
+        taken
+    }
+
+    /// As [`Consumer::pop`], but the producer gets the room back when that is worth telling it, after an eighth of the ring and
+    /// when it is found empty, and not for each record: both would wait for the line with the index.
+    ///
+    /// # Errors
+    ///
+    /// As [`Consumer::pop`].
+    pub fn pop_lazily(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
+        let taken = self.pop_held(out);
+        if self.held >= self.capacity / 8 || !matches!(taken, Ok(true)) {
+            self.publish();
+        }
+        taken
+    }
+
+    /// Takes the oldest record and keeps its room.
+    fn pop_held(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
+        let taken = self.take_oldest(out);
+        if !matches!(taken, Ok(true)) {
+            out.clear();
+        }
+        taken
+    }
+
+    fn take_oldest(&mut self, out: &mut Vec<u8>) -> Result<bool, RingFault> {
         if !self.has_record()? {
             return Ok(false);
         }
@@ -72,11 +103,20 @@ impl Consumer {
         self.copy_out(self.tail.wrapping_add(ALIGN), len as usize, out);
         self.tail = self.tail.wrapping_add(bytes);
         self.filled -= bytes;
+        self.held += bytes;
+        Ok(true)
+    }
+
+    /// Gives the room of what was taken back.
+    fn publish(&mut self) {
+        if self.held == 0 {
+            return;
+        }
+        self.held = 0;
         // Release: the copy out is done before the producer may overwrite it.
         self.memory
             .word(TAIL_WORD)
             .store(self.tail, Ordering::Release);
-        Ok(true)
     }
 
     /// Announces a sleep and looks again. `true`: the ring is empty and the producer will ring
@@ -117,15 +157,21 @@ impl Consumer {
         Ok(self.filled > 0)
     }
 
-    fn copy_out(&self, mut at: u64, len: usize, out: &mut Vec<u8>) {
-        out.reserve(len);
-        let mut left = len;
-        while left > 0 {
-            let take = left.min(8);
-            out.extend_from_slice(&self.read_word(at).to_ne_bytes()[..take]);
-            at = at.wrapping_add(8);
-            left -= take;
+    /// Makes `out` the `len` bytes at `at`. What it held before is written over, which saves filling it with zeros.
+    fn copy_out(&self, at: u64, len: usize, out: &mut Vec<u8>) {
+        let count = len.div_ceil(ALIGN as usize);
+        out.resize(count * ALIGN as usize, 0);
+        let to_end = index::words_to_end(self.capacity, at, count);
+        let first = DATA_WORD + index::data_word(self.capacity, at);
+        let (words, _) = out.as_chunks_mut();
+        let (before, after) = words.split_at_mut(to_end);
+        for (first, words) in [(first, before), (DATA_WORD, after)] {
+            let places = self.memory.words(first, words.len());
+            for (word, place) in words.iter_mut().zip(places) {
+                *word = place.load(Ordering::Relaxed).to_ne_bytes();
+            }
         }
+        out.truncate(len);
     }
 
     fn read_word(&self, at: u64) -> u64 {

@@ -17,6 +17,12 @@ pub(crate) fn data_word(capacity: u64, index: u64) -> usize {
     ((index & (capacity - 1)) / ALIGN) as usize
 }
 
+/// How many of `count` words from `index` on lie before the end of the data area; the others are at its begin. `capacity` is a power
+/// of two, and `count` words fit in it.
+pub(crate) fn words_to_end(capacity: u64, index: u64, count: usize) -> usize {
+    count.min((capacity / ALIGN) as usize - data_word(capacity, index))
+}
+
 /// Bytes in the ring between `tail` and `head`, if the pair is possible.
 pub(crate) fn filled(capacity: u64, head: u64, tail: u64) -> Result<u64, RingFault> {
     let filled = head.wrapping_sub(tail);

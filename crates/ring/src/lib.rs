@@ -51,7 +51,8 @@
 //! A record is one word with its length in bytes, then its bytes, padded to a multiple of 8.
 //! Records wrap around the end of the data word by word; no filler is needed. The producer owns
 //! `[head, tail + capacity)`, the consumer owns `[tail, head)`. `head` is stored with *release*
-//! after the bytes, `tail` with *release* after the copy out.
+//! after the bytes, `tail` with *release* after the copy out: after each, or after several
+//! ([`Consumer::pop_lazily`]), which the producer cannot tell from a consumer that is slower.
 //!
 //! # Doorbell
 //!

@@ -90,6 +90,18 @@ mod real {
             // tolerate concurrent writes by the other process.
             unsafe { self.words.add(index).as_ref() }
         }
+
+        /// `count` words from the one at `first`. Panics beyond the end, as [`RingMemory::word`].
+        pub(crate) fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+            let end = first.checked_add(count);
+            assert!(
+                end.is_some_and(|end| end <= self.count),
+                "{count} ring words at {first} of {}",
+                self.count
+            );
+            // SAFETY: as in `word`, for each of them; they lie side by side in one piece of memory.
+            unsafe { std::slice::from_raw_parts(self.words.as_ptr().add(first), count) }
+        }
     }
 
     impl fmt::Debug for RingMemory {
@@ -131,6 +143,11 @@ mod model {
         /// The word at `index`.
         pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
             &self.0[index]
+        }
+
+        /// `count` words from the one at `first`.
+        pub(crate) fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+            &self.0[first..first + count]
         }
     }
 }

@@ -109,6 +109,11 @@ impl Producer {
         Ok(Reservation { producer: self })
     }
 
+    /// Whether a record of `len` bytes would find room now.
+    pub fn has_room(&mut self, len: usize) -> bool {
+        self.make_room(len).is_ok()
+    }
+
     /// Whether the caller must ring the doorbell now. Ask after one or several pushes; a `true`
     /// is given once for each sleep of the consumer, so it must be acted on.
     pub fn needs_doorbell(&mut self) -> bool {
@@ -168,20 +173,39 @@ impl Producer {
         let mut word = [0u8; 8];
         let mut fill = 0;
         for mut part in parts.iter().copied() {
-            while !part.is_empty() {
+            if fill > 0 {
                 let take = part.len().min(8 - fill);
                 word[fill..fill + take].copy_from_slice(&part[..take]);
                 part = &part[take..];
                 fill += take;
-                if fill == 8 {
-                    self.write_word(at, u64::from_ne_bytes(word));
-                    at = at.wrapping_add(8);
-                    (word, fill) = ([0; 8], 0);
+                if fill < 8 {
+                    continue;
                 }
+                self.write_word(at, u64::from_ne_bytes(word));
+                at = at.wrapping_add(8);
+                word = [0; 8];
             }
+            let (words, rest) = part.as_chunks();
+            self.write_words(at, words);
+            at = at.wrapping_add(8 * words.len() as u64);
+            word[..rest.len()].copy_from_slice(rest);
+            fill = rest.len();
         }
         if fill > 0 {
             self.write_word(at, u64::from_ne_bytes(word));
+        }
+    }
+
+    /// Writes whole words, around the end of the data if need be.
+    fn write_words(&self, at: u64, words: &[[u8; 8]]) {
+        let to_end = index::words_to_end(self.capacity, at, words.len());
+        let (before, after) = words.split_at(to_end);
+        let first = DATA_WORD + index::data_word(self.capacity, at);
+        for (first, words) in [(first, before), (DATA_WORD, after)] {
+            let places = self.memory.words(first, words.len());
+            for (place, word) in places.iter().zip(words) {
+                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
         }
     }
 
