@@ -275,14 +275,29 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Whether there is room for a frame of which so many bytes are to be put in; if not, it is counted as lost.
+    pub fn admit(&mut self, bytes: usize) -> bool {
+        let room = self.ring.has_room(HEAD + bytes);
+        if !room {
+            self.count(true);
+        }
+        room
+    }
+
     /// Puts a frame in, or counts it as lost. Never waits and calls nobody.
     pub fn write(&mut self, seen: &Seen, bytes: &[u8]) {
-        self.counts.meant += 1;
-        if self.ring.push_parts(&[&seen.to_bytes(), bytes]).is_err() {
+        let pushed = self.ring.push_parts(&[&seen.to_bytes(), bytes]);
+        self.count(pushed.is_err());
+    }
+
+    /// Counts a frame that was meant.
+    fn count(&mut self, is_lost: bool) {
+        if is_lost {
             self.counts.lost += 1;
             let lost = self.region.word(self.words + 1);
             lost.store(self.counts.lost, Ordering::Relaxed);
         }
+        self.counts.meant += 1;
         let meant = self.region.word(self.words);
         meant.store(self.counts.meant, Ordering::Relaxed);
     }
@@ -299,7 +314,12 @@ struct Lane {
 impl Lane {
     /// Has `next` say what comes next.
     fn look(&mut self) -> io::Result<()> {
-        if self.next.is_some() || !self.ring.pop(&mut self.bytes).map_err(io::Error::other)? {
+        if self.next.is_some()
+            || !self
+                .ring
+                .pop_lazily(&mut self.bytes)
+                .map_err(io::Error::other)?
+        {
             return Ok(());
         }
         let seen = self.bytes.first_chunk().and_then(Seen::from_bytes);
@@ -432,6 +452,23 @@ mod tests {
         let counts = reader.counts();
         assert_eq!((counts.meant, counts.lost), (100, 100 - got));
         assert!(got > 10 && counts.lost > 10);
+    }
+
+    #[test]
+    fn a_frame_that_is_not_admitted_is_counted_as_lost_and_there_is_room_again_later() {
+        let (_region, mut writers, mut reader) = ends(1, MIN_RING);
+        let writer = &mut writers[0];
+        let mut written = 0;
+        while writer.admit(100) {
+            writer.write(&seen(written), &[0; 100]);
+            written += 1;
+        }
+        assert!(!writer.admit(100) && writer.admit(8), "8 bytes fit still");
+        let (meant, lost) = (written + 2, 2);
+        assert_eq!(reader.counts(), Counts { meant, lost });
+        while reader.take(|_, _| ()).unwrap().is_some() {}
+        assert!(writer.admit(100));
+        assert_eq!(reader.counts(), Counts { meant, lost });
     }
 
     #[test]

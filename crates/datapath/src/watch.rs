@@ -3,15 +3,17 @@
 //! A frame is shown once it is known what became of it, with what its sender left undone still undone. It is judged by its
 //! headers, and copied, from the same private bytes, so that what a guest rewrites meanwhile is at worst odd.
 
+mod clock;
+
 use std::sync::Arc;
 
 use channel::capture::{Seen, Way, Writer};
 use policy::Program;
 use port::{DropReason, Offload, Payload, PortId};
-use rustix::time::{ClockId, clock_gettime};
 use wire::expression::Filter;
 use wire::{Parsed, SNAPSHOT};
 
+use self::clock::Clock;
 use crate::mirror::{Mirror, Passing};
 use crate::offload;
 
@@ -96,6 +98,15 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
+    /// Reads on until `bytes`, which begins with its headers, has the first `len` bytes of the frame, or all of it.
+    fn read_to(&self, len: usize, bytes: &mut Vec<u8>) {
+        let read = bytes.len().saturating_sub(self.headers.len());
+        let end = len.saturating_sub(self.headers.len()).min(self.rest.len());
+        if end > read {
+            self.rest.append(read, end, bytes);
+        }
+    }
+
     /// What its sender has left undone; nothing if that makes no sense, so that nobody tries to do it.
     pub(crate) fn checked_offload(&self) -> Offload {
         let len = self.headers.len() + self.rest.len();
@@ -119,6 +130,7 @@ pub(crate) struct Watch {
     copying: bool,
     /// The frame in hand, as far as it was read. It has room for the longest.
     bytes: Vec<u8>,
+    clock: Clock,
 }
 
 impl Default for Watch {
@@ -129,6 +141,7 @@ impl Default for Watch {
             due: Vec::new(),
             copying: false,
             bytes: Vec::new(),
+            clock: Clock::default(),
         }
     }
 }
@@ -172,52 +185,53 @@ impl Watch {
         lost: Option<DropReason>,
         program: &Program,
     ) {
-        let Self { taps, bytes, .. } = self;
-        let wanted = |tap: &&mut Tap| tap.is_of(port, way) && (lost.is_some() || !tap.only_drops);
-        let mut taps = taps.iter_mut().filter(wanted).peekable();
+        let wanted = |tap: &&Tap| tap.is_of(port, way) && (lost.is_some() || !tap.only_drops);
+        let tapped = self.taps.iter().any(|tap| wanted(&tap));
         let mut mirrors = self.mirrors.iter();
         let mirrored = !self.copying && mirrors.any(|mirror| mirror.is_of(port, way, program));
-        if taps.peek().is_none() && !mirrored {
+        if !tapped && !mirrored {
             return;
         }
-        let rest = frame.rest.len();
-        let len = frame.headers.len() + rest;
-        bytes.clear();
-        bytes.extend_from_slice(frame.headers);
-        let mut read = SNAPSHOT.saturating_sub(bytes.len()).min(rest);
-        frame.rest.append(0, read, bytes);
-        let parsed = Parsed::parse(&bytes[..bytes.len().min(SNAPSHOT)], len);
-        if mirrored {
+        let len = (frame.headers.len() + frame.rest.len()) as u32;
+        let mut taps = self.taps.iter().filter(wanted);
+        let judged = mirrored || taps.any(|tap| !tap.filter.is_everything());
+        self.bytes.clear();
+        self.bytes.extend_from_slice(frame.headers);
+        let parsed = judged.then(|| {
+            frame.read_to(SNAPSHOT, &mut self.bytes);
+            let known = self.bytes.len().min(SNAPSHOT);
+            Parsed::parse(&self.bytes[..known], len as usize)
+        });
+        if mirrored && let Some(parsed) = &parsed {
             let vlan = parsed.vlan.map(|tag| tag.vid);
             let passing = Passing {
                 port,
                 way,
                 lost,
                 segment: program.segment_of(port, vlan).ok(),
-                parsed: &parsed,
-                len: len as u32,
+                parsed,
+                len,
             };
             let mirrors = self.mirrors.iter().filter(|mirror| mirror.wants(&passing));
             self.due.extend(mirrors.map(Mirror::to));
         }
-        if taps.peek().is_none() {
-            return;
-        }
-        let seen = Seen {
-            at_ns: now(),
-            len: len as u32,
-            way,
-            dropped: lost,
-            offload: frame.offload,
-        };
-        for tap in taps.filter(|tap| tap.filter.matches(&parsed, len as u32)) {
-            let most = len.min(tap.snaplen as usize);
-            let end = most.saturating_sub(frame.headers.len()).min(rest);
-            if end > read {
-                frame.rest.append(read, end, bytes);
-                read = end;
+        for tap in self.taps.iter_mut().filter(|tap| wanted(&&**tap)) {
+            let meant = parsed.as_ref().is_none_or(|it| tap.filter.matches(it, len));
+            let most = len.min(tap.snaplen) as usize;
+            // What is lost costs no copy, and no look at the clock.
+            if !meant || !tap.writer.admit(most) {
+                continue;
             }
-            tap.writer.write(&seen, &bytes[..most.min(bytes.len())]);
+            frame.read_to(most, &mut self.bytes);
+            let seen = Seen {
+                at_ns: self.clock.now(),
+                len,
+                way,
+                dropped: lost,
+                offload: frame.offload,
+            };
+            tap.writer
+                .write(&seen, &self.bytes[..most.min(self.bytes.len())]);
         }
     }
 
@@ -235,10 +249,4 @@ impl Watch {
     pub(crate) fn end_copy(&mut self) {
         self.copying = false;
     }
-}
-
-/// Nanoseconds since 1970.
-fn now() -> u64 {
-    let now = clock_gettime(ClockId::Realtime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
