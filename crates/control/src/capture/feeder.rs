@@ -2,8 +2,9 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as threads;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,12 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::pcapng;
 
-/// Until it looks again at rings that were empty.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Until it looks again at rings that were empty. A ring of the usual length takes 4 GiB a second meanwhile.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of a piece, about.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 48 << 10;
+/// Room for a piece, and for the longest block with which it may end.
+const ROOM: usize = PIECE + (66 << 10);
 /// Pieces that wait for a client that does not read.
-const WAITING: usize = 4;
+const WAITING: usize = 32;
 
 /// What a client is to get.
 pub struct Feed {
@@ -42,7 +45,7 @@ pub struct Feed {
 /// The thread, as others see it. Clones speak to the same.
 #[derive(Clone, Debug)]
 pub struct Feeder {
-    feeds: threads::Sender<Active>,
+    words: threads::Sender<Word>,
     places: Arc<Semaphore>,
 }
 
@@ -51,8 +54,31 @@ pub struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
+/// What the thread is told.
+#[derive(Debug)]
+enum Word {
+    /// Here is one more.
+    Begin(Box<Active>),
+    /// A client that was too slow has read.
+    Read,
+}
+
 /// The pieces of a file, as the body of an answer.
-pub struct Pieces(mpsc::Receiver<Bytes>);
+pub struct Pieces {
+    pieces: mpsc::Receiver<Bytes>,
+    is_full: Arc<AtomicBool>,
+    words: threads::Sender<Word>,
+}
+
+impl Pieces {
+    /// Has the thread go on that waits for room, once there is enough for it to be worth it.
+    fn tell(&self) {
+        if self.pieces.len() <= WAITING / 2 && self.is_full.swap(false, Ordering::Relaxed) {
+            // A thread that is gone needs nothing.
+            let _ = self.words.send(Word::Read);
+        }
+    }
+}
 
 impl Body for Pieces {
     type Data = Bytes;
@@ -62,7 +88,8 @@ impl Body for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let piece = self.0.poll_recv(context);
+        let piece = self.pieces.poll_recv(context);
+        self.tell();
         piece.map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
@@ -73,16 +100,16 @@ impl Feeder {
     /// # Errors
     /// The system's refusal.
     pub fn start() -> io::Result<Self> {
-        let (feeds, new) = threads::channel();
+        let (words, told) = threads::channel();
         let thread = std::thread::Builder::new().name("captures".into());
         let (runs, ready) = threads::sync_channel(1);
         thread.spawn(move || {
             let _ = runs.send(());
-            run(&new);
+            run(&told);
         })?;
         ready.recv().map_err(io::Error::other)?;
         Ok(Self {
-            feeds,
+            words,
             places: Arc::new(Semaphore::new(MAX_CAPTURES)),
         })
     }
@@ -97,25 +124,59 @@ impl Feeder {
     /// Begins to make a file; `place` is taken until its end.
     #[must_use]
     pub fn feed(&self, place: Place, feed: Feed) -> Pieces {
-        let (pieces, body) = mpsc::channel(WAITING);
-        let mut out = Vec::with_capacity(2 * PIECE);
+        let (sender, pieces) = mpsc::channel(WAITING);
+        let is_full = Arc::new(AtomicBool::new(false));
+        let mut out = Vec::with_capacity(ROOM);
         pcapng::begin(&mut out, &feed.port, &feed.filter, feed.snaplen);
-        // A thread that is gone takes the feed with it: the file ends at once.
-        let _ = self.feeds.send(Active {
+        let active = Active {
             feed: Some(feed),
-            pieces,
+            pieces: sender,
+            is_full: Arc::clone(&is_full),
             out,
+            spares: Spares::default(),
             written: 0,
             _place: place,
-        });
-        Pieces(body)
+        };
+        // A thread that is gone takes the feed with it: the file ends at once.
+        let _ = self.words.send(Word::Begin(Box::new(active)));
+        Pieces {
+            pieces,
+            is_full,
+            words: self.words.clone(),
+        }
+    }
+}
+
+/// Buffers that clients have read: new ones of this size would be asked of the kernel each time, and be filled with zeros.
+type Spares = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// A piece on its way; its buffer comes back.
+struct Piece {
+    bytes: Vec<u8>,
+    spares: Spares,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        if spares.len() < WAITING {
+            spares.push(bytes);
+        }
     }
 }
 
 /// How a capture gets on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// There may be more.
+    /// There was a whole piece, so there may be more.
     Went,
     /// It has nothing, or its client does not read.
     Waits,
@@ -129,8 +190,11 @@ struct Active {
     /// `None` when everything was read; what is left is to be sent.
     feed: Option<Feed>,
     pieces: mpsc::Sender<Bytes>,
+    /// It waits for its client to read.
+    is_full: Arc<AtomicBool>,
     /// What is to be sent next.
     out: Vec<u8>,
+    spares: Spares,
     written: u64,
     _place: Place,
 }
@@ -149,11 +213,31 @@ impl Active {
                 None => Step::Done,
             };
         }
-        match self.pieces.try_reserve() {
+        let mut room = self.pieces.try_reserve();
+        if let Err(TrySendError::Full(())) = room {
+            self.is_full.store(true, Ordering::Relaxed);
+            // The client may have read the last piece just before it could see that. If not even this look sees it, there is the pause.
+            room = self.pieces.try_reserve();
+        }
+        match room {
             Ok(room) => {
-                let next = Vec::with_capacity(2 * PIECE);
-                room.send(std::mem::replace(&mut self.out, next).into());
-                Step::Went
+                let is_whole = self.out.len() >= PIECE;
+                let spare = self
+                    .spares
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .pop();
+                let next = spare.unwrap_or_else(|| Vec::with_capacity(ROOM));
+                let bytes = std::mem::replace(&mut self.out, next);
+                let spares = Arc::clone(&self.spares);
+                room.send(Bytes::from_owner(Piece { bytes, spares }));
+                // Of what comes meanwhile there is a longer piece after a pause.
+                let is_last = self.feed.is_none();
+                if is_whole || is_last {
+                    Step::Went
+                } else {
+                    Step::Waits
+                }
             }
             Err(TrySendError::Full(())) => Step::Waits,
             Err(TrySendError::Closed(())) => Step::Done,
@@ -226,19 +310,19 @@ fn now() -> u64 {
 }
 
 /// Feeds all captures in turn, until nobody can begin one any more.
-fn run(new: &threads::Receiver<Active>) {
-    let mut active: Vec<Active> = Vec::new();
+fn run(told: &threads::Receiver<Word>) {
+    let mut active: Vec<Box<Active>> = Vec::new();
     let mut pause = Duration::ZERO;
     loop {
-        let next = match active.is_empty() {
-            true => new
+        let word = match active.is_empty() {
+            true => told
                 .recv()
                 .map_err(|_| threads::RecvTimeoutError::Disconnected),
-            false => new.recv_timeout(pause),
+            false => told.recv_timeout(pause),
         };
-        match next {
-            Ok(feed) => active.push(feed),
-            Err(threads::RecvTimeoutError::Timeout) => {}
+        match word {
+            Ok(Word::Begin(feed)) => active.push(feed),
+            Ok(Word::Read) | Err(threads::RecvTimeoutError::Timeout) => {}
             Err(threads::RecvTimeoutError::Disconnected) => return,
         }
         pause = PAUSE;
@@ -254,110 +338,4 @@ fn run(new: &threads::Receiver<Active>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use channel::capture::{MIN_RING, Region, Seen, Way, Writer};
-    use port::Offload;
-
-    use super::*;
-
-    const SEEN: Seen = Seen {
-        at_ns: 1,
-        len: 60,
-        way: Way::In,
-        dropped: None,
-        offload: Offload {
-            checksum: None,
-            gso: None,
-        },
-    };
-
-    /// A capture, and a message when it has ended.
-    fn begin(
-        feeder: &Feeder,
-        count: Option<u64>,
-    ) -> (Region, Writer, Pieces, threads::Receiver<()>) {
-        let (region, file) = Region::create(1, 16 * MIN_RING).unwrap();
-        let writer = region.writer(0).unwrap();
-        let (tell, told) = threads::channel();
-        let feed = Feed {
-            reader: Region::map(&file, 1, 16 * MIN_RING)
-                .unwrap()
-                .reader()
-                .unwrap(),
-            port: "vm1".to_owned(),
-            filter: String::new(),
-            snaplen: 60,
-            count,
-            ended: Box::new(move || {
-                let _ = tell.send(());
-            }),
-        };
-        let place = feeder.place().expect("a place");
-        (region, writer, feeder.feed(place, feed), told)
-    }
-
-    /// The kinds of blocks in a whole file.
-    fn kinds(mut pieces: Pieces) -> Vec<u32> {
-        let mut file = Vec::new();
-        while let Some(piece) = pieces.0.blocking_recv() {
-            file.extend_from_slice(&piece);
-        }
-        let (mut rest, mut kinds) = (&file[..], Vec::new());
-        while !rest.is_empty() {
-            let word = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap());
-            kinds.push(word(0));
-            rest = &rest[word(4) as usize..];
-        }
-        kinds
-    }
-
-    #[test]
-    fn a_file_ends_with_its_statistics_when_the_switch_ends_it() {
-        let feeder = Feeder::start().unwrap();
-        let (region, mut writer, pieces, told) = begin(&feeder, None);
-        (0..3).for_each(|_| writer.write(&SEEN, &[0; 60]));
-        drop(writer);
-        region.end();
-        assert_eq!(kinds(pieces), [0x0a0d_0d0a, 1, 6, 6, 6, 5]);
-        told.recv().unwrap();
-    }
-
-    #[test]
-    fn a_file_ends_after_as_many_frames_as_were_wanted() {
-        let feeder = Feeder::start().unwrap();
-        let (_region, mut writer, pieces, told) = begin(&feeder, Some(2));
-        (0..5).for_each(|_| writer.write(&SEEN, &[0; 60]));
-        assert_eq!(kinds(pieces), [0x0a0d_0d0a, 1, 6, 6, 5]);
-        told.recv().unwrap();
-    }
-
-    #[test]
-    fn a_client_that_goes_ends_it_and_one_that_does_not_read_holds_nobody_up() {
-        let feeder = Feeder::start().unwrap();
-        let (_first, mut writer, unread, told) = begin(&feeder, None);
-        // More than waits for a client.
-        for _ in 0..10_000 {
-            writer.write(&SEEN, &[0; 60]);
-        }
-        let (region, mut other, pieces, _) = begin(&feeder, None);
-        other.write(&SEEN, &[0; 60]);
-        region.end();
-        assert_eq!(kinds(pieces), [0x0a0d_0d0a, 1, 6, 5]);
-        assert!(told.try_recv().is_err());
-        drop(unread);
-        told.recv().unwrap();
-    }
-
-    #[test]
-    fn there_are_so_many_places_and_a_place_is_free_again() {
-        let feeder = Feeder::start().unwrap();
-        let mut open: Vec<_> = (0..MAX_CAPTURES).map(|_| begin(&feeder, None)).collect();
-        assert!(feeder.place().is_none());
-        let (_, _, pieces, told) = open.pop().unwrap();
-        drop(pieces);
-        told.recv().unwrap();
-        while feeder.place().is_none() {
-            std::thread::yield_now();
-        }
-    }
-}
+mod tests;
