@@ -20,6 +20,8 @@ use super::{Done, Failure, units};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No block of ours is longer.
 const LONGEST_BLOCK: usize = 1 << 20;
+/// Bytes that say what a block is and how long.
+const BLOCK_HEAD: usize = 8;
 /// Type of the block with which a file ends.
 const STATISTICS: u32 = 5;
 /// Type of a frame's block.
@@ -109,8 +111,7 @@ async fn copy(
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             Some(Err(_)) | None => return Ok(()),
         };
-        blocks.add(&bytes)?;
-        write(&blocks.whole())?;
+        blocks.add(&bytes, &mut write)?;
     }
 }
 
@@ -242,41 +243,71 @@ struct Counts {
 /// A pcapng file as it comes, cut into blocks.
 #[derive(Debug, Default)]
 struct Blocks {
+    /// The begin of a block whose end has not come.
     pending: Vec<u8>,
-    /// Bytes of `pending` that are whole blocks.
-    whole: usize,
     frames: u64,
     counts: Option<Counts>,
 }
 
 impl Blocks {
-    fn add(&mut self, bytes: &[u8]) -> Done {
-        self.pending.extend_from_slice(bytes);
-        while let Some(head) = self.pending[self.whole..].first_chunk::<8>() {
-            let (kind, len) = (word(head, 0), word(head, 4) as usize);
-            if !(12..=LONGEST_BLOCK).contains(&len) || !len.is_multiple_of(4) {
-                let text = "what Lasthop sends makes no sense as a capture";
-                return Err(Failure::Failed(text.to_owned()));
-            }
-            let Some(block) = self.pending[self.whole..].get(..len) else {
-                return Ok(());
+    /// Takes what has come, and has the whole blocks written: those that came in one piece from where they are.
+    fn add(&mut self, bytes: &[u8], write: &mut impl FnMut(&[u8]) -> Done) -> Done {
+        let bytes = self.complete(bytes, write)?;
+        let mut whole = 0;
+        while let Some(len) = block_len(&bytes[whole..])? {
+            let Some(block) = bytes[whole..].get(..len) else {
+                break;
             };
-            match kind {
-                PACKET => self.frames += 1,
-                STATISTICS => self.counts = Some(counts(block)),
-                _ => {}
-            }
-            self.whole += len;
+            self.count(block);
+            whole += len;
         }
+        if whole > 0 {
+            write(&bytes[..whole])?;
+        }
+        self.pending.extend_from_slice(&bytes[whole..]);
         Ok(())
     }
 
-    /// Takes the whole blocks that have come.
-    fn whole(&mut self) -> Vec<u8> {
-        let rest = self.pending.split_off(self.whole);
-        self.whole = 0;
-        std::mem::replace(&mut self.pending, rest)
+    /// Has the block written that had begun before, if this is its end; what is left.
+    fn complete<'a>(
+        &mut self,
+        mut bytes: &'a [u8],
+        write: &mut impl FnMut(&[u8]) -> Done,
+    ) -> Result<&'a [u8], Failure> {
+        while !self.pending.is_empty() && !bytes.is_empty() {
+            let wanted = block_len(&self.pending)?.unwrap_or(BLOCK_HEAD);
+            let missing = (wanted - self.pending.len()).min(bytes.len());
+            self.pending.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+            if block_len(&self.pending)? == Some(self.pending.len()) {
+                let block = std::mem::take(&mut self.pending);
+                self.count(&block);
+                write(&block)?;
+            }
+        }
+        Ok(bytes)
     }
+
+    fn count(&mut self, block: &[u8]) {
+        match word(block, 0) {
+            PACKET => self.frames += 1,
+            STATISTICS => self.counts = Some(counts(block)),
+            _ => {}
+        }
+    }
+}
+
+/// The length of the block that begins here, as soon as its head says it.
+fn block_len(bytes: &[u8]) -> Result<Option<usize>, Failure> {
+    if bytes.len() < BLOCK_HEAD {
+        return Ok(None);
+    }
+    let len = word(bytes, 4) as usize;
+    if (12..=LONGEST_BLOCK).contains(&len) && len.is_multiple_of(4) {
+        return Ok(Some(len));
+    }
+    let text = "what Lasthop sends makes no sense as a capture";
+    Err(Failure::Failed(text.to_owned()))
 }
 
 /// Bytes of the first blocks that have room together.
@@ -336,12 +367,14 @@ mod tests {
         let file = [block(1, &[0; 8]), block(PACKET, &[7; 40]), statistics()].concat();
         for piece in 1..file.len() {
             let (mut blocks, mut written) = (Blocks::default(), Vec::new());
-            for bytes in file.chunks(piece) {
-                blocks.add(bytes).unwrap();
-                let whole = blocks.whole();
-                let ends = [0, 20, 72, file.len()];
-                written.extend(whole);
+            let ends = [0, 20, 72, file.len()];
+            let mut write = |whole: &[u8]| {
+                written.extend_from_slice(whole);
                 assert!(ends.contains(&written.len()), "{}", written.len());
+                Ok(())
+            };
+            for bytes in file.chunks(piece) {
+                blocks.add(bytes, &mut write).unwrap();
             }
             assert_eq!(written, file);
             assert_eq!(blocks.counts, Some(Counts { meant: 9, lost: 4 }));
@@ -365,7 +398,7 @@ mod tests {
     #[test]
     fn nonsense_ends_it() {
         for file in [block(1, &[0; 3]), vec![0; 8], vec![0xff; 8]] {
-            assert!(Blocks::default().add(&file).is_err());
+            assert!(Blocks::default().add(&file, &mut |_| Ok(())).is_err());
         }
     }
 
