@@ -5,11 +5,12 @@
 //! the Linux bridge. Another is an implementation of [`Client`] that [`start`] knows.
 
 mod bulk;
+pub(crate) mod captured;
 pub(crate) mod guests;
-mod lean;
+pub(crate) mod lean;
 pub(crate) mod neighbours;
 pub(crate) mod new_flows;
-mod paced;
+pub(crate) mod paced;
 mod replay;
 pub(crate) mod sharing;
 mod tap;
@@ -77,6 +78,21 @@ pub(crate) struct Exchange {
     pub(crate) stalls: u64,
 }
 
+/// A capture beside traffic, or none.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Captured {
+    /// Frames that it was about, and those of them that were written.
+    pub(crate) meant: u64,
+    pub(crate) written: u64,
+    /// How long there was traffic.
+    pub(crate) seconds: f64,
+    /// CPU time of the forwarding thread for each frame that arrived, in nanoseconds; of a switch whose thread pauses where there
+    /// is nothing to do.
+    pub(crate) forwarding_ns: Option<f64>,
+    /// CPU time for each frame that was captured, of all that is behind the switch.
+    pub(crate) writing_ns: Option<f64>,
+}
+
 /// A running client, attached to a peer.
 pub(crate) trait Client {
     fn name(&self) -> &'static str;
@@ -117,6 +133,11 @@ pub(crate) trait Client {
 
     /// The last measurement in full, of guests.
     fn exchange(&self) -> Option<&Exchange> {
+        None
+    }
+
+    /// What a capture beside the last measurement had, of a client that has one made.
+    fn captured(&self) -> Option<&Captured> {
         None
     }
 

@@ -1,6 +1,7 @@
 //! What is run, and for how long.
 
 pub(crate) mod bulk;
+pub(crate) mod capture;
 pub(crate) mod external;
 pub(crate) mod faults;
 pub(crate) mod load;

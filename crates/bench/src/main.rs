@@ -5,6 +5,7 @@
 //!   sample        one measurement: placement before and after, other load, verdict
 //!   peers         switches that are measured: Lasthop, OVS-DPDK, a DPDK forwarder, the Linux bridge
 //!   clients       what sends frames through them
+//!   captures      what an operator of a peer starts to see a port's frames
 //!   rules         access rules, as Lasthop and as Open vSwitch take them
 //!   placement, procfs, footprint, hugepages, folders, namespace, process     the machine
 //!   statistics, report, plot                  what is made of the samples
@@ -15,6 +16,7 @@
 //! cache line needs between the cores, and samples in which the label flipped or somebody else used the
 //! machine are dropped, and said to be.
 
+mod captures;
 mod clients;
 mod experiments;
 mod folders;
@@ -101,6 +103,8 @@ enum Experiment {
     First,
     /// A rule of many changes under traffic: how long it takes, and is anything lost?
     Changes,
+    /// Throughput with captures of a port beside it, and the rate at which one misses nothing, beside OVS-DPDK
+    Capture,
     /// Throughput of one pair, by number of idle ports beside it
     Ports,
     /// Throughput of two pairs, by number of forwarding threads
@@ -177,6 +181,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             Experiment::Setups => experiments::policy::set_ups(&plan)?,
             Experiment::First => experiments::policy::first_packets(&plan)?,
             Experiment::Changes => experiments::policy::changes(&plan)?,
+            Experiment::Capture => experiments::capture::capture(&plan)?,
             Experiment::Ports => experiments::scaling::ports(&plan)?,
             Experiment::Workers => experiments::scaling::workers(&plan)?,
             Experiment::Scheduling => experiments::scheduling::scheduling(&plan)?,

@@ -131,6 +131,14 @@ impl Peer {
         }
     }
 
+    /// Starts a switch whose ports are to be captured: Lasthop with a third port, with nobody's traffic.
+    pub(crate) fn to_be_captured(kind: Kind, plan: &Plan) -> Result<Self> {
+        match kind {
+            Kind::Lasthop if kind.lacks(plan).is_none() => lasthop::with_idle(plan, 1),
+            _ => Self::learning(kind, plan, 2),
+        }
+    }
+
     /// Starts a switch with two ports and with these rules.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -22,8 +23,8 @@ pub(crate) struct CpuTimes {
 
 impl CpuTimes {
     pub(crate) fn now() -> Self {
-        let (busy, steal) =
-            total(&fs::read_to_string("/proc/stat").unwrap_or_default()).unwrap_or_default();
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let (busy, steal) = total(&stat, up_seconds()).unwrap_or_default();
         let us = std::process::id();
         let started: f64 = descendants(us)
             .into_iter()
@@ -51,22 +52,29 @@ impl CpuTimes {
     }
 }
 
-/// Busy and stolen seconds of all cores, of `/proc/stat`.
-fn total(stat: &str) -> Option<(f64, f64)> {
+/// Seconds since the machine was started.
+fn up_seconds() -> f64 {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::try_from(time).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// Busy and stolen seconds of all cores, of `/proc/stat` at a time: what they were not idle. Idle time is measured by the kernel, but
+/// what it says of busy time it finds by looking a hundred times a second, and who is preempted then is seen each time.
+fn total(stat: &str, now: f64) -> Option<(f64, f64)> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
+    let core = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    let cores = stat.lines().filter(core).count() as f64;
     let ticks: Vec<f64> = line
         .split_whitespace()
         .skip(1)
         .map_while(|word| word.parse().ok())
         .collect();
     // user nice system idle iowait irq softirq steal
-    let [user, nice, system, _, _, irq, softirq, steal, ..] = ticks[..] else {
+    let [_, _, _, idle, waiting, _, _, steal, ..] = ticks[..] else {
         return None;
     };
-    Some((
-        (user + nice + system + irq + softirq) / TICKS,
-        steal / TICKS,
-    ))
+    let (idle, steal) = ((idle + waiting) / TICKS, steal / TICKS);
+    Some((cores * now - idle - steal, steal))
 }
 
 /// CPU time of a process with all its threads, in seconds; 0 when it is gone.
@@ -91,6 +99,23 @@ fn exact_seconds(pid: u32) -> Option<f64> {
         sum += text.split_whitespace().next()?.parse::<f64>().ok()?;
     }
     Some(sum / 1e9)
+}
+
+/// CPU time of those threads of a process and all below it that have this name, in seconds; 0 where the kernel does not tell.
+pub(crate) fn named_seconds(pid: u32, name: &str) -> f64 {
+    let family = descendants(pid).into_iter().chain([pid]);
+    let tasks = family.flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")));
+    let of = |task: &Path| {
+        let text = fs::read_to_string(task.join("comm")).ok()?;
+        let time = fs::read_to_string(task.join("schedstat")).ok()?;
+        let nanos: f64 = time.split_whitespace().next()?.parse().ok()?;
+        (text.trim() == name).then_some(nanos / 1e9)
+    };
+    tasks
+        .flatten()
+        .flatten()
+        .filter_map(|task| of(&task.path()))
+        .sum()
 }
 
 /// CPU time of a process's children that have ended, in seconds.
@@ -193,11 +218,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_of_stat_is_summed() {
-        let stat = "cpu  100 20 30 4000 50 6 4 7 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
-        assert_eq!(total(stat), Some((1.6, 0.07)));
-        assert_eq!(total("cpu 1 2\n"), None);
-        assert_eq!(total(""), None);
+    fn cores_are_busy_while_they_are_not_idle() {
+        let stat = "cpu  100 20 30 4000 50 6 4 50 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\n";
+        assert_eq!(total(stat, 25.0), Some((9.0, 0.5)));
+        assert_eq!(total("cpu 1 2\n", 25.0), None);
+        assert_eq!(total("", 25.0), None);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::experiments::{
-    Plan, external as external_experiment, migration as migration_experiment,
-    policy as policy_experiment, progress,
+    Plan, capture as capture_experiment, external as external_experiment,
+    migration as migration_experiment, policy as policy_experiment, progress,
 };
 use crate::machine::Machine;
 use crate::peers::Kind;
@@ -19,6 +19,7 @@ use crate::sample::{Cell, Sample, Verdict};
 use crate::statistics::{median, ratio};
 
 mod bulk;
+mod capture;
 mod external;
 mod load;
 mod migration;
@@ -70,6 +71,11 @@ pub(crate) enum Body {
     Rules { samples: Vec<Sample> },
     /// Samples of clients whose flows are new.
     SetUps { samples: Vec<Sample> },
+    /// Samples of switches with captures and without, which a cell's series says, and searches.
+    Capture {
+        samples: Vec<Sample>,
+        whole: Vec<capture_experiment::Whole>,
+    },
     /// Changes of rules.
     Changes {
         rows: Vec<policy_experiment::Changed>,
@@ -125,7 +131,7 @@ impl Report {
             }
             // Two bars a peer say no more than the table.
             Body::Bulk { .. } | Body::External { .. } | Body::Migration { .. } => {}
-            Body::SetUps { .. } | Body::Changes { .. } => {}
+            Body::SetUps { .. } | Body::Changes { .. } | Body::Capture { .. } => {}
             Body::Rules { samples } => {
                 policy::save_rules_plots(samples, &self.title, folder, &stem)?;
             }
@@ -158,6 +164,7 @@ impl Report {
             Body::Scheduling { samples } => scheduling::table(samples),
             Body::Rules { samples } => policy::rules_table(samples),
             Body::SetUps { samples } => policy::set_ups_table(samples),
+            Body::Capture { samples, whole } => capture::tables(samples, whole),
             Body::Changes { rows } => policy::changes_table(rows),
             Body::Scaling { samples, .. } => scaling_table(samples),
             Body::Table { columns, rows } => plain_table(columns, rows),

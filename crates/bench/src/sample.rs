@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use testkit::lean::{BurstReport, Histogram, PacedReport, SUPER_FRAME_LEN};
 
-use crate::clients::{Client, Exchange};
+use crate::clients::{Captured, Client, Exchange};
 use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::placement::{Placement, round_trip};
@@ -83,6 +83,9 @@ pub(crate) struct Sample {
     /// Of a client that finds out; just before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) wake_ups: Option<WakeUps>,
+    /// Of a client that has frames captured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) captured: Option<Captured>,
 }
 
 /// How long the sleeping threads of a decision took without a switch, see [`crate::relay`].
@@ -275,6 +278,7 @@ pub(crate) fn take(
         exchange: client.exchange().cloned(),
         misses,
         wake_ups,
+        captured: client.captured().copied(),
     })
 }
 

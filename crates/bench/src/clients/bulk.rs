@@ -23,17 +23,21 @@ pub(crate) struct BulkClient {
     bursts: Option<BurstReport>,
 }
 
+/// What a client of super-frames is made with.
+pub(super) fn config(plan: &Plan, peer: &Peer, layout: Layout) -> LeanConfig {
+    LeanConfig {
+        bulk: true,
+        queue_size: QUEUE,
+        rx_buffer: RX_BUFFER,
+        batch: 1,
+        ..lean::config(plan, peer, layout)
+    }
+}
+
 impl BulkClient {
     pub(crate) fn new(plan: &Plan, peer: &Peer, layout: Layout) -> Self {
-        let config = LeanConfig {
-            bulk: true,
-            queue_size: QUEUE,
-            rx_buffer: RX_BUFFER,
-            batch: 1,
-            ..lean::config(plan, peer, layout)
-        };
         Self {
-            config,
+            config: config(plan, peer, layout),
             switch_core: plan.cores[0],
             lean: None,
             idle: None,

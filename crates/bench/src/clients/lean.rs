@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use testkit::lean::{Lean, LeanConfig, LeanReport, Until};
 
-use super::{Client, Layout};
+use super::{Client, Layout, bulk};
 use crate::experiments::Plan;
 use crate::peers::Peer;
 use crate::stop;
@@ -47,6 +47,15 @@ impl LeanClient {
         client.config.touch = true;
         client.config.rewrite = true;
         client
+    }
+
+    /// One that sends super-frames, without a pause.
+    pub(crate) fn bulk(plan: &Plan, peer: &Peer, layout: Layout) -> Self {
+        Self {
+            config: bulk::config(plan, peer, layout),
+            lean: None,
+            idle: None,
+        }
     }
 
     fn run(&mut self, until: Until) -> Result<LeanReport> {

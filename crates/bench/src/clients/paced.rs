@@ -32,6 +32,11 @@ impl PacedClient {
         }
     }
 
+    /// From now on it sends so many frames a second.
+    pub(crate) fn set_rate(&mut self, rate: f64) {
+        self.pace.rate = rate;
+    }
+
     fn run(&mut self, time: Duration) -> Result<PacedReport> {
         stop::check()?;
         let lean = self.lean.as_mut().context("the client is not connected")?;

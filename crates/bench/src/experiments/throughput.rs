@@ -81,25 +81,23 @@ pub(crate) struct Pair {
     pub(crate) cell: Cell,
 }
 
-impl Pair {
-    /// Changes to frames of `size` bytes and waits until they arrive: a switch may take its time to notice a port.
-    fn prepare(&mut self, size: u32) -> Result<()> {
-        self.peer.thaw();
-        self.client.thaw()?;
-        let ready = self.arrive(size);
-        // Ready or not, it must not run while others are measured.
-        self.client.freeze()?;
-        self.peer.freeze();
-        ready
-    }
+/// Changes to frames of `size` bytes and waits until they arrive: a switch may take its time to notice a port.
+pub(super) fn prepare(peer: &Peer, client: &mut dyn Client, size: u32) -> Result<()> {
+    peer.thaw();
+    client.thaw()?;
+    let ready = arrive(client, size);
+    // Ready or not, it must not run while others are measured.
+    client.freeze()?;
+    peer.freeze();
+    ready
+}
 
-    fn arrive(&mut self, size: u32) -> Result<()> {
-        self.client.set_size(size)?;
-        stop::wait("frames arrive", ARRIVE, || {
-            let mpps = self.client.mpps(PROBE)?;
-            Ok((mpps > 0.0).then_some(()))
-        })
-    }
+fn arrive(client: &mut dyn Client, size: u32) -> Result<()> {
+    client.set_size(size)?;
+    stop::wait("frames arrive", ARRIVE, || {
+        let mpps = client.mpps(PROBE)?;
+        Ok((mpps > 0.0).then_some(()))
+    })
 }
 
 /// An experiment that is being run: peers in turn, sample by sample.
@@ -179,7 +177,7 @@ impl<'a> Run<'a> {
     pub(crate) fn turns(&mut self, pairs: &mut [Pair], size: u32) -> Result<()> {
         let mut ready = Vec::new();
         for pair in pairs {
-            match pair.prepare(size) {
+            match prepare(&pair.peer, &mut *pair.client, size) {
                 Ok(()) => ready.push(pair),
                 Err(error) => {
                     stop::check()?;

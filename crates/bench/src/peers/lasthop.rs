@@ -30,6 +30,9 @@ pub(super) fn start(plan: &Plan) -> Result<Peer> {
     with_idle(plan, 0)
 }
 
+/// Name of the file beside the runtime folder into which it logs.
+pub(crate) const LOG: &str = "log";
+
 /// So many ports, all for clients.
 pub(super) fn with_ports(plan: &Plan, ports: u32) -> Result<Peer> {
     Ok(Lasthop::start(plan, ports)?.into_peer(ports, Vec::new()))
@@ -290,7 +293,7 @@ fn spawn(program: &Path, cores: &[usize], folder: &Path) -> Result<Process> {
         "--runtime-dir".to_owned(),
         path(&runtime(folder)),
     ];
-    Process::start("lasthop", cores, &words, &folder.join("log"))
+    Process::start("lasthop", cores, &words, &folder.join(LOG))
 }
 
 fn runtime(folder: &Path) -> PathBuf {

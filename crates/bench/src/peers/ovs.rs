@@ -18,6 +18,8 @@ pub(crate) const SWITCH: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-d
 pub(crate) const PLAIN: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 /// A setting with a blank in it.
 pub(crate) const EXTRA: &str = "other_config:dpdk-extra=\"--no-pci --in-memory\"";
+/// The device that [`add_tap`] adds.
+pub(crate) const TAP: &str = "lasthop-mirror";
 /// What [`pass_across`] says, behind rules.
 const ACROSS_IN_TABLE_1: &str =
     "table=1,in_port=1,actions=output:2\ntable=1,in_port=2,actions=output:1\n";
@@ -203,6 +205,36 @@ fn pass_across(folder: &Path) -> Result<()> {
     ofctl(folder, "del-flows", "")?;
     ofctl(folder, "add-flow", "in_port=1,actions=output:2")?;
     ofctl(folder, "add-flow", "in_port=2,actions=output:1")
+}
+
+/// Adds a TAP device to which a port can be mirrored.
+pub(crate) fn add_tap(folder: &Path) -> Result<()> {
+    let command = format!("add-port br0 {TAP} -- set Interface {TAP} type=internal");
+    vsctl(folder, &words(&command))?;
+    run(&words(&format!("ip link set {TAP} up")), &[]).map(drop)
+}
+
+/// Mirrors the first port there, both ways.
+pub(crate) fn begin_mirror(folder: &Path) -> Result<()> {
+    let command = format!(
+        "-- --id=@v get Port v0 -- --id=@t get Port {TAP} -- --id=@m create Mirror name=m select-dst-port=@v \
+         select-src-port=@v output-port=@t -- set Bridge br0 mirrors=@m"
+    );
+    vsctl(folder, &words(&command))?;
+    decide_anew(folder)
+}
+
+/// Ends that.
+pub(crate) fn end_mirror(folder: &Path) -> Result<()> {
+    vsctl(folder, &words("clear Bridge br0 mirrors"))?;
+    decide_anew(folder)
+}
+
+/// Cached flows are forgotten at once: by itself it takes up to seconds until all of them know a change.
+fn decide_anew(folder: &Path) -> Result<()> {
+    let target = folder.join("vs.ctl");
+    let command = format!("ovs-appctl -t {} revalidator/purge", target.display());
+    run(&words(&command), &environment(folder)).map(drop)
 }
 
 fn ofctl(folder: &Path, what: &str, argument: &str) -> Result<()> {

@@ -30,6 +30,7 @@ pub(super) fn sample(
         exchange: None,
         misses: None,
         wake_ups: None,
+        captured: None,
     }
 }
 

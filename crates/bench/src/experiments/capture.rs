@@ -1,0 +1,178 @@
+//! What captures cost, and how much they can take: throughput with one beside it, and the rate at which one misses nothing.
+//!
+//! ```text
+//!   switch's core   other cores, or else the client's
+//!   worker ==ring==> control ==connection==> lasthop capture ==> /dev/null
+//!     ||
+//!   client, on its core
+//! ```
+
+mod whole;
+
+use anyhow::Result;
+
+use super::throughput::{Run, prepare};
+use super::{Plan, progress};
+use crate::captures::{self, Captures, Wish};
+use crate::clients::captured::CapturedClient;
+use crate::clients::lean::LeanClient;
+use crate::clients::{self, Client, Layout, Traffic};
+use crate::peers::{Kind, Peer};
+use crate::report::{Body, Report};
+use crate::sample::Cell;
+use crate::stop;
+
+pub(crate) use whole::Whole;
+
+/// The switches whose ports can be captured.
+pub(crate) const KINDS: [Kind; 2] = [Kind::Lasthop, Kind::Ovs];
+/// The first one in a cell's series: nobody looks.
+pub(crate) const NONE: &str = "none";
+const WHOLE: &str = "whole frames";
+const HEADS: &str = "96 bytes of each";
+const NOTHING: &str = "a filter that means none";
+const ELSEWHERE: &str = "whole frames of another port";
+/// Bytes of a TCP super-frame stand for it where a size is asked for.
+const SUPER: u32 = testkit::lean::SUPER_FRAME_LEN as u32;
+const SIZES: [u32; 3] = [64, 1500, SUPER];
+
+const FLOODED: &str = "The first table's frames are as many as the switch forwards, both ways, and all of them are of the port that is captured";
+const BY_TCPDUMP: &str = "Open vSwitch's are captured as ovs-tcpdump does it: a mirror to a TAP device, from which tcpdump reads with as long a \
+    buffer; what it misses is what arrived at the client and was not written";
+const NOWHERE: &str = "All is written to /dev/null: what a file system can take is not measured";
+const SHARED: &str = "There is no core for captures alone: control, the command and tcpdump share the client's, so a flood leaves them a part of \
+    it, and throughput falls also because the client has less of it; the forwarding thread's time for a frame says what the switch does more";
+
+/// All frames of the first port.
+pub(super) fn all() -> Wish {
+    Wish {
+        port: "p0",
+        snaplen: None,
+        filter: "",
+    }
+}
+
+/// What is captured beside which traffic, under which name.
+fn wishes(kind: Kind) -> Vec<(&'static str, Option<Wish>)> {
+    let heads = Wish {
+        snaplen: Some(96),
+        ..all()
+    };
+    let nothing = Wish {
+        filter: "tcp port 9 and host 203.0.113.9",
+        ..all()
+    };
+    let elsewhere = Wish {
+        port: "p2",
+        ..all()
+    };
+    let mut wishes = vec![
+        (NONE, None),
+        (WHOLE, Some(all())),
+        (HEADS, Some(heads)),
+        (NOTHING, Some(nothing)),
+        (ELSEWHERE, Some(elsewhere)),
+    ];
+    // Its mirror copies before any filter, and another port's is no different.
+    if kind != Kind::Lasthop {
+        wishes.truncate(3);
+    }
+    wishes
+}
+
+/// See the module.
+pub(crate) fn capture(plan: &Plan) -> Result<Report> {
+    let mut run = Run::new(plan, "capture", &KINDS);
+    run.note(FLOODED);
+    run.note(NOWHERE);
+    run.note(BY_TCPDUMP);
+    if captures::cores(plan).contains(&plan.cores[1]) {
+        run.note(SHARED);
+    }
+    let kinds: Vec<Kind> = KINDS
+        .into_iter()
+        .filter(|&kind| run.has_room_for(kind))
+        .collect();
+    let mut whole = Vec::new();
+    for size in SIZES {
+        let mut scenes = Vec::new();
+        for &kind in &kinds {
+            // Its super-frames would need settings that nobody has who captures.
+            if kind == Kind::Lasthop || size != SUPER {
+                add(&mut run, &mut scenes, Scene::start(plan, kind, size), kind)?;
+            }
+        }
+        turns(&mut run, plan, &mut scenes, size)?;
+    }
+    whole::measure(&mut run, plan, &kinds, &mut whole)?;
+    let title = "Captures: throughput beside them, and the rate at which they miss nothing";
+    Ok(run.report(title, |samples| Body::Capture { samples, whole }))
+}
+
+/// Takes what could be started; says why something could not.
+fn add<T>(run: &mut Run<'_>, all: &mut Vec<T>, started: Result<T>, kind: Kind) -> Result<()> {
+    match started {
+        Ok(started) => all.push(started),
+        Err(error) => {
+            stop::check()?;
+            run.leave_out(format!("{}: {error:#}", kind.name()));
+        }
+    }
+    Ok(())
+}
+
+/// A switch with a client whose frames are captured.
+struct Scene {
+    peer: Peer,
+    client: CapturedClient,
+    wishes: Vec<(&'static str, Option<Wish>)>,
+}
+
+impl Scene {
+    fn start(plan: &Plan, kind: Kind, size: u32) -> Result<Self> {
+        progress(&format!("{} starts", kind.name()));
+        let peer = Peer::to_be_captured(kind, plan)?;
+        let captures = Captures::of(plan, &peer)?;
+        let inner: Box<dyn Client> = match size {
+            SUPER => Box::new(LeanClient::bulk(plan, &peer, Layout::Split)),
+            _ => clients::start(plan, &peer, Layout::Split, Traffic::Lean(1))?,
+        };
+        let mut client = CapturedClient::new(&peer, captures, inner);
+        let ready = prepare(&peer, &mut client, size);
+        ready.map(|()| Self {
+            peer,
+            client,
+            wishes: wishes(kind),
+        })
+    }
+}
+
+/// Samples of all captures beside all switches in turn.
+fn turns(run: &mut Run<'_>, plan: &Plan, scenes: &mut [Scene], size: u32) -> Result<()> {
+    let cell = |series: &str| Cell {
+        name: traffic(size),
+        series: series.to_owned(),
+        x: f64::from(size),
+    };
+    for round in 1..=2 * plan.rounds {
+        for scene in &mut *scenes {
+            for (series, wish) in &scene.wishes {
+                let cell = cell(series);
+                if run.has_enough(scene.peer.kind(), &cell) {
+                    continue;
+                }
+                scene.client.set_wish(*wish);
+                run.sample(&scene.peer, &mut scene.client, &cell, round)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a table calls frames of this size.
+fn traffic(size: u32) -> String {
+    match size {
+        SUPER => "TCP super-frames of 64 KiB".to_owned(),
+        _ => format!("{size} B"),
+    }
+}
