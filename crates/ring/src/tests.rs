@@ -67,6 +67,31 @@ fn full_is_temporary_and_too_long_is_not() {
 }
 
 #[test]
+fn a_lazy_reader_gives_room_back_after_an_eighth_of_the_ring_and_when_it_is_empty() {
+    let memory = RingMemory::heap(memory_len(1024).unwrap());
+    let mut producer = Producer::create(memory.clone(), 1024).unwrap();
+    let mut consumer = Consumer::attach(memory).unwrap();
+    let mut out = Vec::new();
+    // 64 records of 16 bytes each.
+    for n in 0..64 {
+        producer.push(&[n; 8]).unwrap();
+    }
+    for n in 0..8 {
+        assert!(!producer.has_room(8), "{n}");
+        assert!(consumer.pop_lazily(&mut out).unwrap());
+        assert_eq!(out, [n; 8]);
+    }
+    assert!(producer.has_room(120) && !producer.has_room(121));
+    for _ in 8..63 {
+        assert!(consumer.pop_lazily(&mut out).unwrap());
+    }
+    assert!(!producer.has_room(producer.max_record()));
+    assert!(consumer.pop_lazily(&mut out).unwrap());
+    assert!(!consumer.pop_lazily(&mut out).unwrap() && out.is_empty());
+    assert!(producer.has_room(producer.max_record()));
+}
+
+#[test]
 fn reservation_is_published_by_commit_only() {
     let (_, mut producer, mut consumer) = ring_at(0);
     producer.reserve(10).unwrap().bytes().fill(7);
