@@ -137,6 +137,15 @@ impl Lasthop {
             .unwrap_or_else(|error| panic!("lasthop {args:?}: {error}: {text}"))
     }
 
+    /// The same of a Lasthop whose processes may be dying: null when it says that it cannot answer.
+    fn try_status(&self) -> Value {
+        let output = self.cli(&["status", "--json"]);
+        match output.status.success() {
+            true => serde_json::from_slice(&output.stdout).expect("a JSON document"),
+            false => Value::Null,
+        }
+    }
+
     /// The counters.
     pub fn stats(&self) -> Stats {
         Stats::read(&self.json(&["stats"]))
@@ -170,17 +179,14 @@ impl Lasthop {
     /// A port's part of `status`.
     pub fn port(&self, name: &str) -> Value {
         let status = self.json(&["status"]);
-        let ports = status["ports"].as_array().expect("status lists ports");
-        let port = ports.iter().find(|port| port["name"] == name);
-        port.unwrap_or_else(|| panic!("no port {name} in {status}"))
-            .clone()
+        port_in(&status, name).unwrap_or_else(|| panic!("no port {name} in {status}"))
     }
 
     /// Waits until a port is in a state, and gives its part of `status`.
     pub fn wait_port(&self, name: &str, state: &str) -> Value {
         let mut last = Value::Null;
         let found = within(STATE, || {
-            last = self.port(name);
+            last = port_in(&self.try_status(), name)?;
             (last["state"] == state).then(|| last.clone())
         });
         found.unwrap_or_else(|| panic!("port {name} is not {state} after {STATE:?}: {last}"))
@@ -190,7 +196,7 @@ impl Lasthop {
     pub fn wait_reason(&self, name: &str, text: &str) -> Value {
         let mut last = Value::Null;
         let found = within(STATE, || {
-            last = self.port(name);
+            last = port_in(&self.try_status(), name)?;
             last["reason"]
                 .as_str()
                 .is_some_and(|reason| reason.contains(text))
@@ -355,4 +361,10 @@ fn sockets(folder: &Path) -> Vec<String> {
 
 fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// A port's part of `status`.
+fn port_in(status: &Value, name: &str) -> Option<Value> {
+    let mut ports = status["ports"].as_array()?.iter();
+    ports.find(|port| port["name"] == name).cloned()
 }

@@ -2,8 +2,10 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
+use std::sync::mpsc;
 
 use serde_json::json;
 use support::{Fake, lasthop};
@@ -686,4 +688,44 @@ fn top_needs_a_terminal() {
     let (status, told) = fake.fails("top");
     let expected = "lasthop: `lasthop top` needs a terminal; `lasthop stats --watch` does not\n";
     assert_eq!((status, told.as_str()), (2, expected));
+}
+
+/// A server that is gone after it has read each of its first questions, and then answers one; how often it was asked.
+fn dying(deaths: usize, arguments: &[&str]) -> (std::process::Output, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+    let (asked, count) = mpsc::channel();
+    std::thread::spawn(move || {
+        for number in 0.. {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let _ = asked.send(());
+            if number >= deaths {
+                let body = "{\"segments\":[]}";
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                stream.write_all((head + body).as_bytes()).unwrap();
+            }
+        }
+    });
+    let output = lasthop()
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .args(arguments)
+        .output()
+        .unwrap();
+    (output, count.try_iter().count())
+}
+
+#[test]
+fn what_only_asks_is_asked_once_more_when_the_server_dies() {
+    let list = ["segment", "list", "--json"];
+    let (output, asked) = dying(1, &list);
+    assert_eq!((output.status.code(), asked), (Some(0), 2), "{output:?}");
+    let (output, asked) = dying(2, &list);
+    assert_eq!((output.status.code(), asked), (Some(1), 2), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("broke off"), "{told}");
+    // What a change has done is not known.
+    let (output, asked) = dying(1, &["segment", "remove", "blue"]);
+    assert_eq!((output.status.code(), asked), (Some(1), 1), "{output:?}");
 }

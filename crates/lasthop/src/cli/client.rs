@@ -96,8 +96,12 @@ impl Client {
 
     /// The same, with the `ETag` that came with it.
     pub(super) async fn get_tagged(&self, path: &str) -> Result<(Bytes, Option<String>), Failure> {
-        let question = Question::of(Method::GET, path);
-        self.exchange(question).await
+        let ask = || self.exchange(Question::of(Method::GET, path));
+        match ask().await {
+            // Control has died meanwhile. What only asks may be asked again (RFC 9110, 9.2.2), and its successor answers.
+            Err(Failure::BrokenOff(_)) => ask().await,
+            answered => answered,
+        }
     }
 
     /// Puts a document in the place of one whose `ETag` is still the same.
@@ -179,7 +183,7 @@ impl Client {
 
     fn broken(&self, error: &hyper::Error) -> Failure {
         let socket = self.socket.display();
-        Failure::Failed(format!("the answer from {socket} broke off: {error}"))
+        Failure::BrokenOff(format!("the answer from {socket} broke off: {error}"))
     }
 
     /// Connects, asks, and reads the whole answer.

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Wrong(String),
     /// It was asked for rightly and did not work.
     Failed(String),
+    /// The server went away while it was asked: nothing is known of what it has done.
+    BrokenOff(String),
     /// A dry run that would change something.
     Differs,
     /// Nobody reads the output any more, as with `lasthop stats | head`: the end, not an error.
@@ -22,7 +24,7 @@ pub(crate) enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Wrong(text) | Self::Failed(text) => f.write_str(text),
+            Self::Wrong(text) | Self::Failed(text) | Self::BrokenOff(text) => f.write_str(text),
             Self::Differs => f.write_str("something would change"),
             Self::Unread => f.write_str("nobody reads the output"),
         }
@@ -53,7 +55,7 @@ impl Failure {
         let status = match self {
             Self::Unread => return ExitCode::SUCCESS,
             Self::Differs => return ExitCode::from(3),
-            Self::Failed(_) => 1,
+            Self::Failed(_) | Self::BrokenOff(_) => 1,
             Self::Wrong(_) => 2,
         };
         // Without a standard error there is nobody to tell.
