@@ -89,10 +89,13 @@ pub(crate) struct Sample {
 }
 
 /// How long the sleeping threads of a decision took without a switch, see [`crate::relay`].
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct WakeUps {
     pub(crate) p50_ns: u64,
     pub(crate) p99_ns: u64,
+    /// All of it, in nanoseconds.
+    #[serde(skip)]
+    pub(crate) histogram: Histogram,
 }
 
 impl From<Histogram> for WakeUps {
@@ -100,6 +103,7 @@ impl From<Histogram> for WakeUps {
         Self {
             p50_ns: seen.quantile(0.5),
             p99_ns: seen.quantile(0.99),
+            histogram: seen,
         }
     }
 }

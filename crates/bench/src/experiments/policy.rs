@@ -54,7 +54,8 @@ const SLOWEST: &str = "Not every frame is a miss, as a cached flow may be for ma
     as the switch counted";
 
 const ALONE: &str = "The machine alone: threads on these cores that sleep hand a token on as often, each time just before; from the \
-    client to the switch's core, to control's, back to the switch's, and to the client, which polls";
+    client to the switch's core, to control's, back to the switch's, and to the client, which polls. As rare: what as few of these \
+    times exceed as there are frames slower than the p99";
 
 /// Throughput without rules and with those that never match.
 pub(crate) fn rules(plan: &Plan) -> Result<Report> {

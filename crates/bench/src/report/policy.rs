@@ -146,7 +146,7 @@ pub(super) fn set_ups_table(samples: &[Sample]) -> String {
         "p99, us",
         "max, us",
         "machine alone, p50, us",
-        "machine alone, p99, us",
+        "machine alone, as rare, us",
         "lost",
         "samples",
     ];
@@ -210,8 +210,11 @@ fn set_ups_row(
         micros(|sample| of_misses(sample, 0.5)),
         micros(|sample| of_misses(sample, 0.99)),
         micros(|sample| Some(sample.latency.as_ref()?.max_ns)),
-        micros(|sample| Some(sample.wake_ups?.p50_ns)),
-        micros(|sample| Some(sample.wake_ups?.p99_ns)),
+        micros(|sample| Some(sample.wake_ups.as_ref()?.p50_ns)),
+        micros(|sample| {
+            let share = of_all(sample, 0.99)?;
+            Some(sample.wake_ups.as_ref()?.histogram.quantile(share))
+        }),
         if sent > 0 {
             lost.to_string()
         } else {
@@ -223,13 +226,15 @@ fn set_ups_row(
 
 /// Nanoseconds that this share of the misses do not exceed, which are taken to be the slowest frames.
 fn of_misses(sample: &Sample, share: f64) -> Option<u64> {
+    let share = of_all(sample, share)?;
+    Some(sample.latency.as_ref()?.histogram.quantile(share))
+}
+
+/// The share of all frames that are not slower than this share of the misses.
+fn of_all(sample: &Sample, share: f64) -> Option<f64> {
     let (latency, misses) = (sample.latency.as_ref()?, sample.misses?);
-    let of_all = misses.count as f64 / latency.histogram.count().max(1) as f64;
-    Some(
-        latency
-            .histogram
-            .quantile(1.0 - (1.0 - share) * of_all.min(1.0)),
-    )
+    let missed = misses.count as f64 / latency.histogram.count().max(1) as f64;
+    Some(1.0 - (1.0 - share) * missed.min(1.0))
 }
 
 /// A row for each number of rules and flows.
