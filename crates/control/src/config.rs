@@ -125,7 +125,7 @@ pub fn parse(text: &str, file: &Path, runtime_dir: &Path) -> Result<WantedState,
     };
     let (mut state, lines) = document::read(text).map_err(blame)?;
     let checked = wanted::check(&state, runtime_dir);
-    let checked = checked.and_then(|()| wanted::check_access(&state));
+    let checked = checked.and_then(|()| wanted::check_access(&state).map(drop));
     checked.map_err(|invalid| blame(placed(&invalid, &lines)))?;
     wanted::normalise(&mut state);
     Ok(state)

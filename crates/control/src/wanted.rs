@@ -26,7 +26,7 @@ use api::v1::{
 };
 
 pub(crate) use access::placed;
-pub use access::{AccessChange, check_access};
+pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub(crate) use check::quoted;

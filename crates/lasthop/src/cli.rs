@@ -79,9 +79,18 @@ pub(crate) fn main() -> ExitCode {
 fn check(config: &Path, runtime_dir: &Path) -> Done {
     let wanted = control::config::load(config, runtime_dir);
     let wanted = wanted.map_err(|error| Failure::Wrong(error.to_string()))?;
+    warn(&control::wanted::check_access(&wanted).unwrap_or_default());
     let segments = units::several(wanted.segments.len() as u64, "segment");
     let ports = units::several(wanted.ports.len() as u64, "port");
     emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))
+}
+
+/// Tells what is right and may not be meant.
+fn warn(doubts: &control::wanted::AccessDoubts) {
+    for doubt in doubts.lines() {
+        // Without a standard error there is nobody to tell.
+        drop(writeln!(io::stderr(), "warning: {doubt}"));
+    }
 }
 
 /// Says what this build is; `record`: whether standard input is what a supervisor would leave to it.

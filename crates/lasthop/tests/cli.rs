@@ -539,6 +539,13 @@ fn a_configuration_is_checked_without_starting_anything() {
     std::fs::write(&file, "[switch]\nname = \"host1\"\n").unwrap();
     let fine = format!("{}: ok, 1 segment, 0 ports\n", file.display());
     check().assert().code(0).stdout(fine).stderr("");
+    let idle = "[[acl]]\nname = \"idle\"\ndirection = \"to-guest\"\n\
+        [[acl.rule]]\nname = \"all\"\naction = \"allow\"\n\
+        [[acl.rule]]\nname = \"web\"\naction = \"allow\"\nprotocol = \"tcp\"\n";
+    std::fs::write(&file, format!("[switch]\nname = \"host1\"\n{idle}")).unwrap();
+    let warnings = "warning: acl \"idle\" has no ports, groups or segments, and does nothing\n\
+        warning: acl \"idle\", rule \"web\" is never reached: \"all\" comes first\n";
+    check().assert().code(0).stderr(warnings);
     std::fs::write(&file, "[switch]\nname = \"host 1\"\n").unwrap();
     let complaint = format!(
         "lasthop: {}:2:8: switch.name: expected a name of 1 to 32 characters out of \

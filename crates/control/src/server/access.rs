@@ -58,19 +58,22 @@ pub(super) async fn patch(
     Ok(with_tag(&wanted, Json(&*wanted.state.access)))
 }
 
-/// Rules that never decide anything
+/// Rules that never decide anything, and lists that are nobody's
 #[utoipa::path(get, path = "/v1/access/warnings", responses((status = 200, body = AccessWarnings)))]
 pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Response> {
     let wanted = engine.wanted().await?;
     let checked = check_access(&wanted.state);
-    let shadowed = checked.map_err(|invalid| invalid.to_problem_in(Some("access")))?;
+    let doubts = checked.map_err(|invalid| invalid.to_problem_in(Some("access")))?;
     let shadow = |of: policy::acl::Shadowed| Shadow {
         list: of.rule.list,
         rule: of.rule.rule,
         by: of.by.rule,
     };
-    let shadowed = shadowed.into_iter().map(shadow).collect();
-    Ok(with_tag(&wanted, Json(AccessWarnings { shadowed })))
+    let warnings = AccessWarnings {
+        shadowed: doubts.shadowed.into_iter().map(shadow).collect(),
+        unattached: doubts.unattached,
+    };
+    Ok(with_tag(&wanted, Json(warnings)))
 }
 
 /// One access list

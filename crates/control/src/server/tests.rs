@@ -1,5 +1,6 @@
 //! The server over a real socket, with an engine that only remembers.
 
+mod access;
 mod mirrors;
 
 use std::path::PathBuf;

@@ -4,19 +4,40 @@
 
 use std::collections::BTreeMap;
 
-use api::v1::{AccessModel, DEFAULT_SEGMENT, Named, Problem, ProblemKind, Shared, WantedState};
+use api::v1::{
+    AccessListSpec, AccessModel, DEFAULT_SEGMENT, Named, Problem, ProblemKind, Shared, WantedState,
+};
 use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
 use policy::{PortId, Segment, SegmentId};
 
 use super::invalid::{Invalid, Place, Why};
 
+/// What is worth a warning in access lists that are right.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AccessDoubts {
+    /// Rules that never decide anything.
+    pub shadowed: Vec<Shadowed>,
+    /// Lists that are nobody's.
+    pub unattached: Vec<String>,
+}
+
+impl AccessDoubts {
+    /// Each in words, without a line's end.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let idle =
+            |list| format!("acl \"{list}\" has no ports, groups or segments, and does nothing");
+        let shadowed = self.shadowed.iter().map(ToString::to_string);
+        self.unattached.iter().map(idle).chain(shadowed)
+    }
+}
+
 /// Checks the access lists of a state, the ports and segments of which are right.
 ///
 /// # Errors
 /// The first thing that is wrong with them.
-pub fn check_access(state: &WantedState) -> Result<Vec<Shadowed>, Invalid> {
+pub fn check_access(state: &WantedState) -> Result<AccessDoubts, Invalid> {
     if state.access.is_empty() {
-        return Ok(Vec::new());
+        return Ok(AccessDoubts::default());
     }
     let (segments, ports) = numbers(state);
     let names = Names {
@@ -25,7 +46,14 @@ pub fn check_access(state: &WantedState) -> Result<Vec<Shadowed>, Invalid> {
     };
     let compiled = Rules::compile(&state.access, names);
     let compiled = compiled.map_err(|error| placed(&state.access, &error))?;
-    Ok(compiled.shadowed)
+    let idle = |list: &&AccessListSpec| {
+        list.segments.is_empty() && list.groups.is_empty() && list.ports.is_empty()
+    };
+    let unattached = state.access.lists.iter().filter(idle);
+    Ok(AccessDoubts {
+        shadowed: compiled.shadowed,
+        unattached: unattached.map(|list| list.name.clone()).collect(),
+    })
 }
 
 /// Numbers for names, good for a check.
@@ -95,7 +123,7 @@ pub enum AccessChange {
     /// These and no others.
     All(Box<AccessModel>),
     /// The list of this name is this one; a new one goes to the end.
-    PutList(Box<api::v1::AccessListSpec>),
+    PutList(Box<AccessListSpec>),
     /// There is no such list any more.
     RemoveList(String),
     /// One rule of a list; a new one goes to the end.
@@ -155,10 +183,7 @@ fn missing(what: &str, name: &str) -> Problem {
     )
 }
 
-fn list_of<'a>(
-    access: &'a mut AccessModel,
-    name: &str,
-) -> Result<&'a mut api::v1::AccessListSpec, Problem> {
+fn list_of<'a>(access: &'a mut AccessModel, name: &str) -> Result<&'a mut AccessListSpec, Problem> {
     let found = access.lists.iter_mut().find(|list| list.name == name);
     found.ok_or_else(|| missing("access list", name))
 }

@@ -37,12 +37,10 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
         .map_err(|fixed| Failure::Wrong(config::error_in(&file, &fixed).to_string()))?;
     let difference = Difference::between(&old, &new);
     let apply = !how.dry_run && !difference.is_empty();
-    let warnings = wanted::check_access(&new).unwrap_or_default();
+    let doubts = wanted::check_access(&new).unwrap_or_default();
     if !how.output.json {
         emit(&show(&difference, &Colours::of_terminal()))?;
-        warnings
-            .iter()
-            .for_each(|warning| eprintln!("warning: {warning}"));
+        super::warn(&doubts);
     }
     if !difference.is_empty() {
         let path = if apply { STATE } else { DRY_RUN };
@@ -51,7 +49,7 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
     }
     match how.output.json {
         true => {
-            let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+            let warnings: Vec<String> = doubts.lines().collect();
             let document = json!({
                 "changes": difference.changes,
                 "applied": apply,

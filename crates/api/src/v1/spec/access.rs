@@ -182,7 +182,10 @@ pub struct LogSpec {
 
 /// One port or a range of them: a number, or a text like `"8000-8010"`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a port, or a text like \"8000-8010\"")]
+#[serde(
+    untagged,
+    expecting = "expected a port from 0 to 65535 or a range like \"8000-8010\""
+)]
 pub enum PortText {
     /// A number.
     Number(i64),
@@ -273,4 +276,7 @@ pub struct Shadow {
 pub struct AccessWarnings {
     /// Rules that never decide anything.
     pub shadowed: Vec<Shadow>,
+    /// Names of lists that have no ports, groups or segments.
+    #[serde(default)]
+    pub unattached: Vec<String>,
 }

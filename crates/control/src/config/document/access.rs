@@ -170,15 +170,13 @@ fn in_words(message: &str) -> (Option<String>, String) {
             (quoted(found), type_in_words(expected))
         }
         Some((_, expected)) => (None, type_in_words(expected)),
-        // Ports are the only values of which two types are right. Which of a list it is cannot be told.
-        None if message.starts_with("data did not match") => {
-            (Some("something else".to_owned()), PORTS.to_owned())
-        }
-        None => (quoted(message), String::new()),
+        None => match message.strip_prefix("expected ") {
+            // Of several types that would be right. Which of a list it is cannot be told.
+            Some(expected) => (Some("something else".to_owned()), expected.to_owned()),
+            None => (quoted(message), String::new()),
+        },
     }
 }
-
-const PORTS: &str = "a port from 0 to 65535 or a range like \"8000-8010\"";
 
 /// The name of a type as the one who wrote the file would call it.
 fn type_in_words(expected: &str) -> String {
