@@ -30,19 +30,26 @@ where
     T::deserialize(Objects(input))
 }
 
+/// The types of integers in serde's errors, and what they are to whoever wrote the document.
+pub(crate) const INTEGERS: [(&str, &str); 6] = [
+    ("u8", "an integer from 0 to 255"),
+    ("u16", "an integer from 0 to 65535"),
+    ("u32", "an integer from 0 to 4294967295"),
+    ("u64", "an integer from 0"),
+    ("usize", "an integer from 0"),
+    ("i64", "an integer"),
+];
+
 /// What is wrong, in the words of JSON instead of those of our code.
 pub(crate) fn told(error: &impl fmt::Display) -> String {
-    const WORDS: [(&str, &str); 9] = [
-        ("expected u8", "expected an integer from 0 to 255"),
-        ("expected u16", "expected an integer from 0 to 65535"),
-        ("expected u32", "expected an integer from 0 to 4294967295"),
-        ("expected u64", "expected an integer from 0"),
-        ("expected usize", "expected an integer from 0"),
-        ("expected i64", "expected an integer"),
+    const WORDS: [(&str, &str); 3] = [
         ("expected a sequence", "expected an array"),
         ("invalid type: sequence", "invalid type: array"),
         ("invalid type: map", "invalid type: object"),
     ];
+    let expected = |word: &str| format!("expected {word}");
+    let integers = INTEGERS.map(|(ours, theirs)| (expected(ours), expected(theirs)));
+    let words = WORDS.map(|(ours, theirs)| (ours.to_owned(), theirs.to_owned()));
     let text = error.to_string();
     // Only at the ends of words: what the client sent is in there, too.
     let (what, place) = match text.rfind(" at line ") {
@@ -50,10 +57,10 @@ pub(crate) fn told(error: &impl fmt::Display) -> String {
         None => (text.as_str(), ""),
     };
     let mut what = what.to_owned();
-    for (ours, theirs) in WORDS {
-        if let Some(rest) = what.strip_prefix(ours) {
+    for (ours, theirs) in integers.into_iter().chain(words) {
+        if let Some(rest) = what.strip_prefix(&*ours) {
             what = format!("{theirs}{rest}");
-        } else if let Some(rest) = what.strip_suffix(ours) {
+        } else if let Some(rest) = what.strip_suffix(&*ours) {
             what = format!("{rest}{theirs}");
         }
     }

@@ -234,7 +234,7 @@ fn answers_are_looked_for_as_long_as_they_come_soon() {
     );
     let late = looked_for_answers(&mut patience, us(300), 40);
     assert_eq!(late.iter().filter(|&&looked| looked).count(), 0);
-    // One look in vain, and one on trial for each of the next.
+    // The trials that it goes on with show it that answers come soon again.
     let again = looked_for_answers(&mut patience, us(30), 200);
     assert!(again.ends_with(&[true; 100]), "{again:?}");
 }

@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::{Fault, Lines, describe, tables};
+use crate::objects::INTEGERS;
 use crate::wanted::Place;
 
 /// The keys that errors may be about.
@@ -180,10 +181,11 @@ fn in_words(message: &str) -> (Option<String>, String) {
 
 /// The name of a type as the one who wrote the file would call it.
 fn type_in_words(expected: &str) -> String {
+    let mut integers = INTEGERS.into_iter();
+    if let Some((_, words)) = integers.find(|(name, _)| *name == expected) {
+        return words.to_owned();
+    }
     match expected {
-        "u8" => "a number from 0 to 255".to_owned(),
-        "u32" => format!("a number from 0 to {}", u32::MAX),
-        "i64" => "a number".to_owned(),
         "a sequence" => "a list, like [...]".to_owned(),
         structure if structure.starts_with("struct ") => "a table, like { ... }".to_owned(),
         words => words.replace('`', "\""),

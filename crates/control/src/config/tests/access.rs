@@ -96,15 +96,15 @@ fn what_is_wrong_has_its_line() {
         ("protocol = 6", "protocol: expected a string, found 6"),
         (
             "icmp_type = \"echo-request\"",
-            "icmp_type: expected a number from 0 to 255, found \"echo-request\"",
+            "icmp_type: expected an integer from 0 to 255, found \"echo-request\"",
         ),
         (
             "icmp_type = 300",
-            "icmp_type: expected a number from 0 to 255, found 300",
+            "icmp_type: expected an integer from 0 to 255, found 300",
         ),
         (
             "priority = -1",
-            "priority: expected a number from 0 to 4294967295, found -1",
+            "priority: expected an integer from 0 to 4294967295, found -1",
         ),
         (
             "destination_ports = 80",
@@ -120,7 +120,7 @@ fn what_is_wrong_has_its_line() {
         ),
         (
             "log = { per_second = \"5\" }",
-            "log.per_second: expected a number from 0 to 4294967295, found \"5\"",
+            "log.per_second: expected an integer from 0 to 4294967295, found \"5\"",
         ),
         ("source = [5]", "source: expected a string, found 5"),
     ];
