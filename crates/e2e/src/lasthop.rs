@@ -238,8 +238,28 @@ impl Lasthop {
         });
     }
 
-    /// What each process holds, supervisor first.
+    /// What each process holds, supervisor first, once that has been the same for a while: what was just done may still be cleaned up
+    /// after.
     pub fn footprint(&self) -> Vec<Footprint> {
+        let counts = |all: &[Footprint]| -> Vec<_> {
+            let all = all.iter();
+            all.map(|of| (of.name.clone(), of.fds, of.threads)).collect()
+        };
+        let (mut last, mut same) = (self.footprint_now(), 0);
+        eventually("all processes hold the same for a while", START, || {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = self.footprint_now();
+            same = match counts(&now) == counts(&last) {
+                true => same + 1,
+                false => 0,
+            };
+            last = now;
+            (same == 5).then_some(())
+        });
+        last
+    }
+
+    fn footprint_now(&self) -> Vec<Footprint> {
         let mut processes = vec![(self.process.pid(), "lasthop".to_owned())];
         processes.extend(proc::descendants(self.process.pid()));
         let mut found: Vec<Footprint> = processes

@@ -106,6 +106,7 @@ fn drivers_are_replaced(driver: &str, back_end: &str) {
     load();
     // The first one leaves nothing of the start behind.
     lasthop.ok(&["upgrade"]);
+    load();
     let (before, attached) = (lasthop.footprint(), program());
     assert_eq!(attached.is_some(), driver == "xdp");
     let over = AtomicBool::new(false);

@@ -14,13 +14,21 @@ use sched::{Activity, Bells, Method, Slot, Vcpu, View};
 /// Longer than anything takes on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Ticks of 10 ms in which a core idles that is not seen to do so, at most: who looks each millisecond may sleep just then.
+const SEEN: u64 = 100;
+
 /// One test at a time: all use the same core.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn programs() -> Option<(Programs, MutexGuard<'static, ()>)> {
+/// The programs, and a core that is looked at from another one: who looks from the same keeps others from running there.
+fn programs() -> Option<(Programs, usize, MutexGuard<'static, ()>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (first, last) = first_and_last_core();
+    if first != last {
+        stay_on(first);
+    }
     match Programs::load() {
-        Ok(programs) => Some((programs, alone)),
+        Ok(programs) => Some((programs, last, alone)),
         Err(error @ (LoadError::Refused { .. } | LoadError::Assembly(_))) => panic!("{error}"),
         Err(error) => {
             eprintln!("not tested: {error}");
@@ -35,12 +43,12 @@ fn stay_on(core: usize) {
     sched_setaffinity(None, &only).expect("a core of ours");
 }
 
-/// A core that this process may use.
-fn a_core() -> usize {
+/// Of the cores that this process may use.
+fn first_and_last_core() -> (usize, usize) {
     let all = sched_getaffinity(None).expect("our cores");
-    (0..CpuSet::MAX_CPU)
-        .rfind(|core| all.is_set(*core))
-        .expect("a core")
+    let mut ours = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+    let first = ours.next().expect("a core");
+    (first, ours.next_back().unwrap_or(first))
 }
 
 /// A thread on one core that sleeps until it is told to spin.
@@ -130,15 +138,15 @@ fn idle_ticks(core: usize) -> u64 {
     line.split_whitespace().nth(4).unwrap().parse().unwrap()
 }
 
-/// Waits until a core is seen to idle; `false` when it has not idled at all, whoever says so.
+/// Waits until a core is seen to idle; `false` when it has hardly idled, whoever says so.
 fn idles_in_time(view: &View, core: usize) -> bool {
     let (begun, ticks) = (Instant::now(), idle_ticks(core));
     while !view.core_idles(core) {
         if begun.elapsed() > PATIENCE {
-            assert_eq!(
-                idle_ticks(core),
-                ticks,
-                "it has idled, and that was not seen"
+            let idled = idle_ticks(core) - ticks;
+            assert!(
+                idled < SEEN,
+                "it has idled for {idled} ticks, and that was not seen"
             );
             return false;
         }
@@ -154,12 +162,11 @@ fn now_ns() -> u64 {
 
 #[test]
 fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
-    let Some((mut programs, _alone)) = programs() else {
+    let Some((mut programs, core, _alone)) = programs() else {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
     assert_eq!(view.method(), Method::Kernel);
-    let core = a_core();
     let before = now_ns();
     let subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();
@@ -183,11 +190,10 @@ fn a_thread_is_seen_to_run_to_wait_and_to_sleep() {
 
 #[test]
 fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
-    let Some((programs, _alone)) = programs() else {
+    let Some((programs, core, _alone)) = programs() else {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
-    let core = a_core();
     let subject = Subject::start(core);
     if !idles_in_time(&view, core) {
         return eprintln!("not tested: core {core} is busy with something else all the time");
@@ -205,11 +211,11 @@ fn a_core_is_seen_to_idle_and_not_while_a_thread_spins_on_it() {
 
 #[test]
 fn a_thread_that_has_ended_is_known_to_have() {
-    let Some((mut programs, _alone)) = programs() else {
+    let Some((mut programs, core, _alone)) = programs() else {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
-    let mut subject = Subject::start(a_core());
+    let mut subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();
     subject.spin();
     reaches(&view, slot, Activity::Running);
@@ -230,13 +236,13 @@ fn is_rung(bells: &Bells, limit: Duration) -> bool {
 
 #[test]
 fn a_bell_is_rung_once_when_a_thread_blocks_that_somebody_listens_to() {
-    let Some((mut programs, _alone)) = programs() else {
+    let Some((mut programs, core, _alone)) = programs() else {
         return;
     };
     let view = View::map(programs.table.reader()).unwrap();
     let ring = programs.ring.try_clone().unwrap();
     let bells = Bells::map(programs.table.reader(), ring).unwrap();
-    let subject = Subject::start(a_core());
+    let subject = Subject::start(core);
     let slot = programs.table.follow(subject.id).unwrap();
     // More often than the ring has room, were nothing taken out of it.
     for round in 0..600 {
