@@ -1,33 +1,41 @@
 //! From which station an IP address was seen last: for filling in what somebody leaves out who asks about a frame.
 //!
-//! Nothing is decided by this but that a question is flooded as others are (`engine/answers.rs`). Guests write what is in here; so there is a place for so many addresses and no more, and where two
-//! have the same place, the later one has it.
+//! Nothing is decided by this but that a question is flooded as others are (`engine/answers.rs`). Guests write what is in here; so there is room for so many addresses and no more, in sets, and
+//! who comes to a set that is full has the place of the one that was not seen for the longest time.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use policy::SegmentId;
 use wire::{EtherType, FlowKey, MacAddr};
 
-/// Places.
-const PLACES: usize = 4096;
+/// Addresses in a set: so many are never in each other's way, and of a thousand hardly two are.
+const WAYS: usize = 8;
+/// Sets.
+const SETS: usize = 512;
 
 /// An address of IP, and where it was seen.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    segment: SegmentId,
-    /// As in a flow key.
-    address: u128,
-    is_v6: bool,
+    of: Address,
     mac: MacAddr,
     at: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Address {
+    segment: SegmentId,
+    /// As in a flow key.
+    bits: u128,
+    is_v6: bool,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Seen {
-    /// None at first, then [`PLACES`].
-    places: Vec<Option<Place>>,
+    /// None at first, then [`SETS`].
+    sets: Vec<[Option<Place>; WAYS]>,
     hasher: RandomState,
 }
 
@@ -39,44 +47,99 @@ impl Seen {
             EtherType::IPV6 => true,
             _ => return,
         };
-        let (address, mac) = (key.src_ip(), key.smac());
+        let (bits, mac) = (key.src_ip(), key.smac());
         // Who has no address yet asks from this one.
-        if address == 0 {
+        if bits == 0 {
             return;
         }
-        if self.places.is_empty() {
-            self.places = vec![None; PLACES];
+        if self.sets.is_empty() {
+            self.sets = vec![[None; WAYS]; SETS];
         }
-        let place = self.place(segment, address, is_v6);
-        self.places[place] = Some(Place {
+        let of = Address {
             segment,
-            address,
+            bits,
             is_v6,
-            mac,
-            at,
-        });
+        };
+        let set = self.set_of(&of);
+        let set = &mut self.sets[set];
+        let had = set
+            .iter()
+            .position(|place| place.is_some_and(|p| p.of == of));
+        let free = || set.iter().position(Option::is_none);
+        let oldest = || (0..WAYS).min_by_key(|way| set[*way].map(|place| place.at));
+        if let Some(way) = had.or_else(free).or_else(oldest) {
+            set[way] = Some(Place { of, mac, at });
+        }
     }
 
     /// The station from which an address was seen last, and when.
     pub(in crate::engine) fn find(
         &self,
         segment: SegmentId,
-        address: std::net::IpAddr,
+        address: IpAddr,
     ) -> Option<(MacAddr, Duration)> {
         let (bits, is_v6) = match address {
-            std::net::IpAddr::V4(v4) => (v4.to_bits().into(), false),
-            std::net::IpAddr::V6(v6) => (v6.to_bits(), true),
+            IpAddr::V4(v4) => (v4.to_bits().into(), false),
+            IpAddr::V6(v6) => (v6.to_bits(), true),
         };
-        let place = self
-            .places
-            .get(self.place(segment, bits, is_v6))?
-            .as_ref()?;
-        let wanted = (segment, bits, is_v6);
-        let found = (place.segment, place.address, place.is_v6) == wanted;
-        found.then_some((place.mac, place.at))
+        let of = Address {
+            segment,
+            bits,
+            is_v6,
+        };
+        let set = self.sets.get(self.set_of(&of))?;
+        let found = set.iter().flatten().find(|place| place.of == of)?;
+        Some((found.mac, found.at))
     }
 
-    fn place(&self, segment: SegmentId, address: u128, is_v6: bool) -> usize {
-        self.hasher.hash_one((segment, address, is_v6)) as usize % PLACES
+    fn set_of(&self, of: &Address) -> usize {
+        self.hasher.hash_one(of) as usize % SETS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const SEGMENT: SegmentId = SegmentId(1);
+
+    fn note(seen: &mut Seen, second: u64, address: u32, mac: u8) {
+        let key = FlowKey::default()
+            .with_ethertype(EtherType::IPV4)
+            .with_src_ip(address.into())
+            .with_smac(MacAddr([2, 0, 0, 0, 0, mac]));
+        seen.note(Duration::from_secs(second), SEGMENT, &key);
+    }
+
+    fn mac_of(seen: &Seen, address: u32) -> Option<u8> {
+        let (mac, _) = seen.find(SEGMENT, Ipv4Addr::from(address).into())?;
+        Some(mac.0[5])
+    }
+
+    #[test]
+    fn a_few_addresses_are_never_in_each_others_way() {
+        // Which sets they are in is another thing each time.
+        for _ in 0..200 {
+            let mut seen = Seen::default();
+            (1..=8).for_each(|n| note(&mut seen, 1, n, n as u8));
+            (1..=8).for_each(|n| assert_eq!(mac_of(&seen, n), Some(n as u8)));
+            assert_eq!(mac_of(&seen, 9), None);
+        }
+    }
+
+    #[test]
+    fn the_last_station_with_an_address_has_it_and_what_was_not_seen_for_long_goes() {
+        let mut seen = Seen::default();
+        note(&mut seen, 1, 7, 1);
+        note(&mut seen, 2, 7, 2);
+        assert_eq!(mac_of(&seen, 7), Some(2));
+        let many = (WAYS * SETS) as u32;
+        (1000..1000 + 20 * many).for_each(|n| note(&mut seen, 3, n, 3));
+        assert_eq!(mac_of(&seen, 7), None);
+        note(&mut seen, 4, 7, 4);
+        assert_eq!(mac_of(&seen, 7), Some(4));
+        assert_eq!(seen.sets.len(), SETS);
     }
 }
