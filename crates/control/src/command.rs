@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    AccessModel, CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus,
-    PortsDocument, Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument,
-    TraceRequest, WantedState,
+    CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument,
+    Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -18,9 +17,9 @@ use tokio::time::timeout;
 use channel::capture::Reader;
 
 use crate::capture::Feeder;
-use crate::engine::Access;
+use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
-use crate::wanted::{Change, changed, version};
+use crate::wanted::{Change, Difference, changed, version};
 
 /// How long a client waits for the engine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,18 +37,9 @@ pub struct Request {
     pub change: Change,
     /// On what condition.
     pub condition: Condition,
-    /// Whether it is only to be looked at.
-    pub dry_run: bool,
-    /// Its access lists, compiled while the engine answered upcalls.
-    pub ahead: Option<Access>,
 }
 
 impl Request {
-    /// Whether these access lists were compiled already.
-    pub(crate) fn has_compiled(&self, access: &AccessModel) -> bool {
-        self.ahead.as_ref().is_some_and(|ahead| ahead.is_of(access))
-    }
-
     /// What is wanted after it, where `state` is wanted before; checked and normalised.
     ///
     /// # Errors
@@ -96,6 +86,18 @@ pub struct Wanted {
     pub port: Option<PortStatus>,
 }
 
+/// A change that was made. It brings back all that is not needed any more: to let go of many rules takes time that the engine has
+/// not.
+#[derive(Debug)]
+pub struct Changed {
+    /// What is wanted now.
+    pub wanted: Wanted,
+    /// How everything was.
+    pub before: Basis,
+    /// What was ordered.
+    pub planned: Box<(Request, Plan)>,
+}
+
 /// A capture that has begun.
 #[derive(Debug)]
 pub struct Begun {
@@ -118,11 +120,10 @@ pub enum Command {
     Metrics(Reply<Facts>),
     /// What is wanted?
     Wanted(Reply<Wanted>),
-    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it. With the answer come the access lists as they
-    /// were: to let go of many takes time that the engine has not.
-    Change(Box<Request>, Reply<(Wanted, Access)>),
-    /// What are the access lists, compiled?
-    Access(Reply<Access>),
+    /// What does a change start from?
+    Basis(Reply<Basis>),
+    /// Want something else; see [`crate::wanted::changed`] for what may be wrong with it.
+    Change(Box<(Request, Plan)>, Reply<Changed>),
     /// How much traffic, how many drops?
     Stats(Reply<StatsDocument>),
     /// What was learned?
@@ -229,17 +230,30 @@ impl EngineHandle {
         self.ask(Command::Wanted).await
     }
 
-    /// Orders [`Command::Change`]. Access lists that come as a whole are compiled here.
+    /// Orders [`Command::Change`], and tells the log what was done.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn change(&self, mut request: Request) -> Answer<Wanted> {
-        if let Some(lists) = request.change.access_lists() {
-            request.ahead = self.ask(Command::Access).await?.ahead(lists);
-        }
-        let request = Box::new(request);
-        let (wanted, _before) = self.ask(|reply| Command::Change(request, reply)).await?;
-        Ok(wanted)
+    pub async fn change(&self, request: Request) -> Answer<Wanted> {
+        let plan = Plan::new(&self.ask(Command::Basis).await?, &request)?;
+        let planned = Box::new((request, plan));
+        let done = self.ask(|reply| Command::Change(planned, reply)).await?;
+        Difference::log(done.before.wanted(), &done.wanted.state);
+        Ok(done.wanted)
+    }
+
+    /// What would be wanted after a change.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn look_at(&self, request: &Request) -> Answer<Wanted> {
+        let basis = self.ask(Command::Basis).await?;
+        let plan = Plan::new(&basis, request)?;
+        Ok(Wanted {
+            state: plan.after().clone(),
+            version: version(basis.wanted()),
+            port: None,
+        })
     }
 
     /// Asks [`Command::Stats`].

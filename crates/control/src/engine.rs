@@ -22,7 +22,9 @@ mod inquiries;
 mod log;
 mod metrics;
 mod mirrors;
+mod numbers;
 mod peers;
+mod plan;
 mod questions;
 mod reports;
 mod saved;
@@ -56,10 +58,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::capture::Feeder;
-use crate::command::{Command, engine_channel};
+use crate::command::{Changed, Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
-pub use access::Access;
+use access::Access;
 use answers::Owners;
 use captures::Captures;
 use doors::Doors;
@@ -67,6 +69,7 @@ use inquiries::Inquiries;
 use log::AccessLog;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
+pub use plan::{Basis, Plan};
 use questions::Questions;
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
@@ -448,12 +451,17 @@ impl Engine {
             Command::Ports(reply) => drop(reply.send(self.port_list())),
             Command::Metrics(reply) => drop(reply.send(self.facts())),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
-            Command::Change(request, reply) => {
-                let before = self.access.clone();
-                let done = self.change(&request);
-                drop(reply.send(done.map(|wanted| (wanted, before))));
+            Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
+            Command::Change(planned, reply) => {
+                let before = self.basis();
+                let done = self.change(&planned.0, &planned.1);
+                let changed = |wanted| Changed {
+                    wanted,
+                    before,
+                    planned,
+                };
+                drop(reply.send(done.map(changed)));
             }
-            Command::Access(reply) => drop(reply.send(Ok(self.access.clone()))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::v1::{AccessListSpec, AccessModel, Problem, WantedState};
+use api::v1::{AccessListSpec, AccessModel, Problem};
 use policy::acl::{AccessError, Names, Rules, few_changes};
 use policy::{Model, PortId, Segment, SegmentId};
 
 use super::Engine;
-use crate::wanted::{placed, version};
+use crate::wanted::placed;
 
 /// What was compiled last.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
+pub(crate) struct Access {
     model: Arc<AccessModel>,
     segments: BTreeMap<SegmentId, Segment>,
     ports: BTreeMap<String, PortId>,
@@ -32,38 +32,30 @@ impl Access {
         self.ports.iter().all(port) && self.segments.iter().all(segment)
     }
 
-    /// Another model, compiled with the same names, for an engine that has something else to do meanwhile. `None` where it will be
-    /// done in no time there, or is wrong.
-    pub(crate) fn ahead(&self, model: &AccessModel) -> Option<Self> {
-        if few_changes(&self.model, model).is_some() {
-            return None;
-        }
-        let names = Names {
-            segments: &self.segments,
-            ports: &self.ports,
-        };
-        let rules = Rules::compile(model, names).ok()?.rules;
-        let wanted = WantedState {
-            access: Arc::new(model.clone()),
-            ..WantedState::default()
-        };
-        // What it takes to know that is kept with the rules.
-        let _ = version(&wanted);
-        Some(Self {
-            model: wanted.access,
-            segments: self.segments.clone(),
-            ports: self.ports.clone(),
-            rules,
+    /// Another model with these names.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn compiled(
+        &self,
+        model: &Arc<AccessModel>,
+        names: Names<'_>,
+    ) -> Result<Self, AccessError> {
+        Ok(Self {
+            rules: self.compile(model, names)?,
+            model: Arc::clone(model),
+            segments: names.segments.clone(),
+            ports: names.ports.clone(),
         })
     }
 
     /// Whether this is what was compiled.
-    pub(crate) fn is_of(&self, model: &AccessModel) -> bool {
+    fn is_of(&self, model: &AccessModel) -> bool {
         *self.model == *model
     }
 
     /// Whether these names are those with which it was compiled.
-    fn has_names(&self, names: Names<'_>) -> bool {
+    pub(super) fn has_names(&self, names: Names<'_>) -> bool {
         self.segments == *names.segments && self.ports == *names.ports
     }
 
@@ -119,29 +111,18 @@ impl Engine {
     /// What is wrong with them; nothing has changed then.
     pub(super) fn compile_access(&mut self, model: &Model) -> Result<(), Problem> {
         let wanted = &self.saved.wanted;
-        let ports = wanted.ports.iter().filter_map(|port| {
-            let id = self.saved.ports.get(&port.name)?;
-            Some((port.name.clone(), *id))
-        });
-        let ports: BTreeMap<String, PortId> = ports.collect();
         let access = Arc::clone(&wanted.access);
         let names = Names {
             segments: &model.segments,
-            ports: &ports,
+            ports: &self.saved.numbers.ports,
         };
         let ahead = self.ahead.take();
         let ahead = ahead.filter(|ahead| ahead.has_names(names) && ahead.is_of(&access));
-        let rules = match ahead {
-            Some(ahead) => Ok(ahead.rules),
-            None => self.access.compile(&access, names),
+        let compiled = match ahead {
+            Some(ahead) => Ok(ahead),
+            None => self.access.compiled(&access, names),
         };
-        let rules = rules.map_err(|error| placed(&access, &error).to_problem_in(None))?;
-        self.access = Access {
-            model: access,
-            segments: model.segments.clone(),
-            ports,
-            rules,
-        };
+        self.access = compiled.map_err(|error| placed(&access, &error).to_problem_in(None))?;
         Ok(())
     }
 

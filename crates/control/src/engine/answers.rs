@@ -73,13 +73,13 @@ impl Engine {
         }
         let segments = self.saved.wanted.segments.iter();
         let answering = segments.filter(|spec| spec.neighbour_suppression);
-        let number = |name| self.saved.segments.get(name).copied();
+        let number = |name| self.saved.numbers.segments.get(name).copied();
         let mut owners = Owners {
             epoch,
             answering: answering.filter_map(|spec| number(&spec.name)).collect(),
             ports: HashMap::new(),
         };
-        for port in self.saved.ports.values().copied() {
+        for port in self.saved.numbers.ports.values().copied() {
             let bound = self.saved.bound.get(&port).map(Bound::addresses);
             let listed = self.program.guard(port).listed();
             for address in listed.chain(bound.into_iter().flatten()) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState};
 use channel::driving::{self, DriverState};
@@ -11,12 +10,14 @@ use channel::records::{Answer, Stale};
 use channel::state::PARTS_MAX;
 use channel::supervision::WatchedGuests;
 use channel::switching::{self, Order, PortConfig, PortState};
-use policy::{Model, PortMode, Segment};
+use policy::Model;
 use port::PortId;
 
+use super::plan::{Basis, Plan};
+use super::saved::Written;
 use super::{Engine, documents, guests, unavailable};
 use crate::command::{Request, Wanted};
-use crate::wanted::{self, Change, Difference};
+use crate::wanted;
 
 /// More lots of upcalls than the ring can hold.
 const LOTS: usize = 64;
@@ -66,38 +67,19 @@ fn unsaved(error: io::Error) -> Problem {
     }
 }
 
-/// What an access list has against a change: of what goes away, that it is still named.
-fn named_still(change: &Change, problem: Problem) -> Problem {
-    let by_access = problem.field.as_deref();
-    let by_access = by_access.is_some_and(|field| field.starts_with("access."));
-    match change {
-        Change::RemovePort(_) | Change::RemoveSegment(_) if by_access => {
-            let field = problem.field.unwrap_or_default();
-            Problem::conflict("name", format!("{field} needs it: {}", problem.detail))
-        }
-        _ => problem,
-    }
-}
-
-/// Whether access lists that were right are the same, and speak of the same ports and segments.
-fn is_right_already(old: &WantedState, new: &WantedState) -> bool {
-    Arc::ptr_eq(&old.access, &new.access) && old.ports == new.ports && old.segments == new.segments
-}
-
 impl Engine {
     /// Makes the switch have what is wanted, and nothing else.
     ///
     /// # Errors
     /// The first port that cannot be made; what was done before it stays done.
     pub(super) fn reconcile(&mut self) -> Result<(), Problem> {
-        self.saved.forget_unwanted();
+        let model = self.model();
         let specs = self.saved.wanted.ports.clone();
         let mut configs = BTreeMap::new();
         for spec in &specs {
-            let id = self.saved.port_id(&spec.name);
+            let id = self.saved.numbers.port_id(&spec.name);
             configs.insert(id, config_of(spec, id));
         }
-        let model = self.model();
         self.compile_access(&model)?;
         let metrics = self.claim_metrics()?;
         let claimed = match self.claim_sockets(configs.values()) {
@@ -134,7 +116,7 @@ impl Engine {
     fn claim_interfaces(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
         let mut drivers = Vec::new();
         for spec in specs {
-            let id = self.saved.port_id(&spec.name);
+            let id = self.saved.numbers.port_id(&spec.name);
             drivers.extend(wanted::driver_of(spec, id));
         }
         let had = self.supervisor.drivers(drivers).map_err(unavailable)?;
@@ -204,7 +186,7 @@ impl Engine {
     /// Has the switch hold ports to what is wanted.
     fn reconcile_limits(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
         for spec in specs {
-            let id = self.saved.port_id(&spec.name);
+            let id = self.saved.numbers.port_id(&spec.name);
             let wanted = wanted::limits_of(&spec.limits);
             if self.limits.get(&id).copied().unwrap_or_default() != wanted {
                 self.supervisor.hear();
@@ -323,41 +305,20 @@ impl Engine {
     }
 
     pub(super) fn model(&mut self) -> Model {
-        let WantedState {
-            segments, ports, ..
-        } = self.saved.wanted.clone();
-        let mut model = Model::default();
-        for spec in segments {
-            let id = self.saved.segment_id(&spec.name);
-            let segment = Segment {
-                name: spec.name,
-                vlan: spec.vlan,
-            };
-            model.segments.insert(id, segment);
-        }
-        for spec in ports {
-            let id = self.saved.port_id(&spec.name);
-            let mut ids: Vec<_> = spec.segments().map(|s| self.saved.segment_id(s)).collect();
-            let mode = match (spec.trunk.is_some(), ids.pop()) {
-                (false, Some(segment)) => PortMode::Access(segment),
-                (_, last) => PortMode::Trunk(ids.into_iter().chain(last).collect()),
-            };
-            model.ports.insert(id, mode);
-        }
-        model
+        self.saved.numbers.model(&self.saved.wanted)
     }
 
     /// Wants something else; if it cannot be had, everything is as before.
     fn want(&mut self, new: WantedState) -> Result<(), Problem> {
         let old = std::mem::replace(&mut self.saved.wanted, new);
         // Ports and segments that stay must keep their numbers, also those that are not wanted for a moment.
-        let numbers = (self.saved.ports.clone(), self.saved.segments.clone());
+        let numbers = self.saved.numbers.clone();
         let compiled = self.access.clone();
         let Err(problem) = self.reconcile() else {
             return Ok(());
         };
         self.saved.wanted = old;
-        (self.saved.ports, self.saved.segments) = numbers;
+        self.saved.numbers.take_back(numbers);
         self.ahead = Some(compiled);
         if let Err(second) = self.reconcile() {
             tracing::error!("the change could not be taken back: {second}");
@@ -376,25 +337,37 @@ impl Engine {
         }
     }
 
-    /// Does what a client asks for.
-    pub(super) fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
-        let old = self.saved.wanted.clone();
-        let new = request.against(&old, &self.runtime_dir)?;
-        if request.dry_run {
-            if !is_right_already(&old, &new) && !request.has_compiled(&new.access) {
-                let checked = wanted::check_access(&new);
-                checked.map_err(|invalid| invalid.to_problem_in(None))?;
-            }
-            return Ok(Wanted {
-                state: new,
-                ..self.wanted()
-            });
+    /// What a change starts from.
+    pub(super) fn basis(&self) -> Basis {
+        Basis {
+            wanted: self.saved.wanted.clone(),
+            access: self.access.clone(),
+            numbers: self.saved.numbers.clone(),
+            runtime_dir: self.runtime_dir.clone(),
         }
-        self.ahead.clone_from(&request.ahead);
-        let done = self.want(new);
+    }
+
+    /// Does what a client asks for, as was planned, if everything is still as it was then.
+    pub(super) fn change(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
+        if !plan.starts_from(&self.saved.wanted) {
+            // Access lists may well be those that were compiled for the plan.
+            let basis = Basis {
+                access: plan.access.clone(),
+                ..self.basis()
+            };
+            let anew = Plan::new(&basis, request)?;
+            return self.carry_through(request, &anew);
+        }
+        self.carry_through(request, plan)
+    }
+
+    fn carry_through(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
+        self.ahead = Some(plan.access.clone());
+        self.saved.written.clone_from(&plan.written);
+        let done = self.want(plan.after.clone());
         self.ahead = None;
-        done.map_err(|problem| named_still(&request.change, problem))?;
-        Difference::log(&old, &self.saved.wanted);
+        self.saved.written = Written::default();
+        done?;
         let port = request.change.port();
         let port = port.map(|name| self.port_status(name)).transpose()?;
         Ok(Wanted {
@@ -433,7 +406,7 @@ impl Engine {
             .map(|spec| {
                 let state = states.iter().find(|s| s.config.name == spec.name);
                 let driver = drivers.iter().find(|d| d.name == spec.name);
-                let id = self.saved.ports.get(&spec.name).copied();
+                let id = self.saved.numbers.ports.get(&spec.name).copied();
                 PortStatus {
                     vcpu_threads: guests::threads_of(watched, id),
                     work: state.map(|s| self.work_of(s)).unwrap_or_default(),

@@ -259,7 +259,7 @@ impl Engine {
         let (states, _) = self.switch.port_states().map_err(unavailable)?;
         let wanted = self.saved.wanted.ports.iter();
         let ports = wanted.map(|spec| {
-            let id = self.saved.ports.get(&spec.name).copied();
+            let id = self.saved.numbers.ports.get(&spec.name).copied();
             let state = states.iter().find(|s| Some(s.config.id) == id);
             let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
             (spec.name.clone(), state_of(state), counts)
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     fn segment_name(&self, id: SegmentId) -> &str {
-        let mut names = self.saved.segments.iter();
+        let mut names = self.saved.numbers.segments.iter();
         names
             .find(|(_, i)| **i == id)
             .map_or("?", |(name, _)| name.as_str())

@@ -52,7 +52,7 @@ impl Engine {
         let specs = self.saved.wanted.ports.clone();
         let segments = self.saved.wanted.segments.clone();
         let guards = specs.iter().map(|spec| {
-            let id = self.saved.port_id(&spec.name);
+            let id = self.saved.numbers.port_id(&spec.name);
             let answers = wanted::answers_for(&segments, spec);
             let guard = wanted::guard_of(spec);
             (id, Guard { answers, ..guard })

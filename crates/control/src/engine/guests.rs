@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn guest_watch(&self) -> GuestWatch {
         let wanted = &self.saved.wanted;
         let threads = wanted.ports.iter().filter_map(|spec| {
-            let id = self.saved.ports.get(&spec.name)?;
+            let id = self.saved.numbers.ports.get(&spec.name)?;
             Some((*id, spec.vcpu_threads.clone()?))
         });
         GuestWatch {

@@ -65,7 +65,7 @@ impl Engine {
         let (states, figures) = self.switch.port_states().map_err(unavailable)?;
         let status = self.status_of(&states, &figures.switch)?;
         let ports = status.ports.iter().map(|port| {
-            let id = self.saved.ports.get(&port.name).copied();
+            let id = self.saved.numbers.ports.get(&port.name).copied();
             PortFacts {
                 counts: id.map(|id| self.counters.read(id)).unwrap_or_default(),
                 state: states.iter().find(|s| Some(s.config.id) == id).cloned(),

@@ -27,10 +27,14 @@ impl Engine {
 
     fn wanted_mirrors(&mut self) -> Vec<Mirror> {
         let specs = self.saved.wanted.mirrors.clone();
-        let saved = &mut self.saved;
+        let numbers = &mut self.saved.numbers;
         let one = |spec: &MirrorSpec| Mirror {
-            to: saved.port_id(&spec.to),
-            ports: spec.ports.iter().map(|name| saved.port_id(name)).collect(),
+            to: numbers.port_id(&spec.to),
+            ports: spec
+                .ports
+                .iter()
+                .map(|name| numbers.port_id(name))
+                .collect(),
             way: match spec.direction {
                 MirrorDirection::Both => None,
                 MirrorDirection::In => Some(Way::In),
@@ -39,7 +43,7 @@ impl Engine {
             segments: spec
                 .segments
                 .iter()
-                .map(|name| saved.segment_id(name))
+                .map(|name| numbers.segment_id(name))
                 .collect(),
             everything: spec.ports.is_empty() && spec.segments.is_empty(),
             filter: spec.filter.clone().unwrap_or_default(),

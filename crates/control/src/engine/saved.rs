@@ -2,41 +2,31 @@
 
 mod lists;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{AccessModel, WantedState};
 use channel::state::{Part, StateFile};
+use policy::SegmentId;
 use policy::guard::Bound;
-use policy::{MAX_SEGMENTS, SegmentId};
 use port::PortId;
-use port::counters::MAX_PORTS;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
 
+use super::numbers::Numbers;
 use lists::Lists;
+pub(super) use lists::Written;
 
-/// The document. Numbers that were handed out stay the same, because the switch's flows speak of them. A number
-/// that is given back is handed out again when all others have had their turn: until then nothing is left in the
-/// switch, or on its way to or from it, that speaks of whoever had it.
+/// The document.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Saved {
     /// What the operator asked for, run-time changes included.
     pub wanted: WantedState,
-    /// Numbers of segments by name.
-    #[serde(default)]
-    pub segments: BTreeMap<String, SegmentId>,
-    /// Numbers of ports by name.
-    #[serde(default)]
-    pub ports: BTreeMap<String, PortId>,
-    /// Where the next free number is looked for.
-    #[serde(default)]
-    pub next_segment: u32,
-    /// Likewise.
-    #[serde(default)]
-    pub next_port: u32,
+    /// Of its ports and segments.
+    #[serde(flatten)]
+    pub numbers: Numbers,
     /// Of the last program.
     #[serde(default)]
     pub epoch: u64,
@@ -54,6 +44,9 @@ pub struct Saved {
     directory: Option<Part>,
     #[serde(skip)]
     lists: Lists,
+    /// Pieces of the wanted access lists as the file will have them.
+    #[serde(skip)]
+    pub(super) written: Written,
 }
 
 fn senseless(error: serde_json::Error) -> io::Error {
@@ -79,13 +72,6 @@ impl SavedStation {
     pub fn mac(&self) -> MacAddr {
         MacAddr(self.mac)
     }
-}
-
-/// The first number that is not taken among those below `end`, from `next` on and around.
-fn free(next: u32, end: usize, taken: impl Iterator<Item = u32>) -> u32 {
-    let taken: BTreeSet<u32> = taken.collect();
-    let mut numbers = (next..end as u32).chain(0..next);
-    numbers.find(|n| !taken.contains(n)).unwrap_or(0)
 }
 
 impl Saved {
@@ -122,7 +108,7 @@ impl Saved {
     pub fn store(&mut self, file: &StateFile) -> io::Result<()> {
         let is_other = !Arc::ptr_eq(self.lists.access(), &self.wanted.access);
         let lists = match is_other {
-            true => Some(self.lists.with(&self.wanted.access, file)?),
+            true => Some(self.lists.with(&self.wanted.access, &self.written, file)?),
             false => None,
         };
         self.directory = lists.as_ref().unwrap_or(&self.lists).directory();
@@ -134,39 +120,5 @@ impl Saved {
             self.lists = lists;
         }
         Ok(())
-    }
-
-    /// The number of a segment; a new one gets the next free number.
-    pub fn segment_id(&mut self, name: &str) -> SegmentId {
-        if let Some(id) = self.segments.get(name) {
-            return *id;
-        }
-        let taken = self.segments.values().map(|id| id.0.into());
-        let id = free(self.next_segment, MAX_SEGMENTS, taken);
-        self.next_segment = id + 1;
-        let id = SegmentId(id as u16);
-        self.segments.insert(name.to_owned(), id);
-        id
-    }
-
-    /// The number of a port; a new one gets the next free number.
-    pub fn port_id(&mut self, name: &str) -> PortId {
-        if let Some(id) = self.ports.get(name) {
-            return *id;
-        }
-        let taken = self.ports.values().map(|id| id.0);
-        let id = free(self.next_port, MAX_PORTS, taken);
-        self.next_port = id + 1;
-        let id = PortId(id);
-        self.ports.insert(name.to_owned(), id);
-        id
-    }
-
-    /// Gives back the numbers of what is not wanted any more.
-    pub fn forget_unwanted(&mut self) {
-        let wanted = &self.wanted;
-        self.ports.retain(|name, _| wanted.port(name).is_some());
-        self.segments
-            .retain(|name, _| wanted.segment(name).is_some());
     }
 }

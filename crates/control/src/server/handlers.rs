@@ -313,10 +313,12 @@ pub(super) async fn order(
     let request = Request {
         change,
         condition: condition(headers)?,
-        dry_run: query(options)?.dry_run,
-        ahead: None,
     };
-    Ok(engine.change(request).await?)
+    let wanted = match query(options)?.dry_run {
+        true => engine.look_at(&request).await?,
+        false => engine.change(request).await?,
+    };
+    Ok(wanted)
 }
 
 /// The same for a change that cannot be only looked at.

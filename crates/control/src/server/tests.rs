@@ -22,8 +22,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::capture::Feeder;
-use crate::command::{Answer, Begun, Command, Request, Wanted, engine_channel};
-use crate::engine::Access;
+use crate::command::{Answer, Begun, Changed, Command, Request, Wanted, engine_channel};
+use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
 use crate::wanted;
 
@@ -71,11 +71,16 @@ impl FakeEngine {
             }))),
             Command::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
-            Command::Change(request, reply) => {
-                let done = self.change(&request);
-                drop(reply.send(done.map(|wanted| (wanted, Access::default()))));
+            Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
+            Command::Change(planned, reply) => {
+                let before = self.basis();
+                let wanted = self.change(&planned.0, &planned.1);
+                drop(reply.send(wanted.map(|wanted| Changed {
+                    wanted,
+                    before,
+                    planned,
+                })));
             }
-            Command::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Command::Stats(reply) => drop(reply.send(Ok(StatsDocument {
                 ports: vec![PortStats::default()],
                 ..StatsDocument::default()
@@ -131,15 +136,12 @@ impl FakeEngine {
         }
     }
 
-    fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
-        let state = request.against(&self.wanted, &self.dir)?;
-        if request.dry_run {
-            return Ok(Wanted {
-                state,
-                ..self.wanted(None)
-            });
-        }
-        self.wanted = state;
+    fn basis(&self) -> Basis {
+        Basis::new(self.wanted.clone(), &self.dir)
+    }
+
+    fn change(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
+        self.wanted = plan.after().clone();
         let port = request.change.port().map(|name| self.show(name));
         Ok(self.wanted(port.transpose()?))
     }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::v1::{
-    AccessModel, DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentPatch,
-    SegmentSpec, WantedState,
+    DEFAULT_SEGMENT, PortPatch, PortSpec, Problem, ProblemKind, SegmentPatch, SegmentSpec,
+    WantedState,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,16 +45,6 @@ pub enum Change {
 }
 
 impl Change {
-    /// The access lists, where all are others.
-    #[must_use]
-    pub fn access_lists(&self) -> Option<&AccessModel> {
-        match self {
-            Self::State(new) => Some(&new.access),
-            Self::Access(AccessChange::All(new)) => Some(new),
-            _ => None,
-        }
-    }
-
     /// The one port that it is about, and that there is afterwards.
     #[must_use]
     pub fn port(&self) -> Option<&str> {

@@ -10,8 +10,8 @@ use api::v1::{
     Work,
 };
 use assert_cmd::Command;
-use control::command::{Command as Order, Request, Wanted, engine_channel};
-use control::engine::Access;
+use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
+use control::engine::{Basis, Plan};
 use control::metrics::Facts;
 use control::{server, wanted};
 use tempfile::TempDir;
@@ -153,11 +153,16 @@ impl Engine {
             }))),
             Order::Metrics(reply) => drop(reply.send(Ok(Facts::default()))),
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
-            Order::Change(request, reply) => {
-                let done = self.change(&request);
-                drop(reply.send(done.map(|wanted| (wanted, Access::default()))));
+            Order::Basis(reply) => drop(reply.send(Ok(self.basis()))),
+            Order::Change(planned, reply) => {
+                let before = self.basis();
+                let wanted = self.change(&planned.0, &planned.1);
+                drop(reply.send(Ok(Changed {
+                    wanted,
+                    before,
+                    planned,
+                })));
             }
-            Order::Access(reply) => drop(reply.send(Ok(Access::default()))),
             Order::Stats(reply) => drop(reply.send(Ok(self.stats()))),
             Order::Capture(port, _, reply) => {
                 drop(reply.send(Err(Problem::no_such_port(&port))));
@@ -185,18 +190,15 @@ impl Engine {
         }
     }
 
-    fn change(&mut self, request: &Request) -> Result<Wanted, Problem> {
-        let state = request.against(&self.wanted, &self.dir)?;
-        if request.dry_run {
-            return Ok(Wanted {
-                state,
-                ..self.wanted(None)
-            });
-        }
-        self.wanted = state;
+    fn basis(&self) -> Basis {
+        Basis::new(self.wanted.clone(), &self.dir)
+    }
+
+    fn change(&mut self, request: &Request, plan: &Plan) -> Wanted {
+        self.wanted = plan.after().clone();
         let name = request.change.port();
         let port = name.and_then(|name| self.ports().into_iter().find(|port| port.name == name));
-        Ok(self.wanted(port))
+        self.wanted(port)
     }
 
     fn status(&self) -> StatusDocument {

@@ -75,7 +75,7 @@ impl Engine {
             return Err(Problem::new(ProblemKind::Invalid, detail).with_field("limit"));
         }
         let number = |name: &String| {
-            let id = self.saved.ports.get(name).copied();
+            let id = self.saved.numbers.ports.get(name).copied();
             id.ok_or_else(|| Problem::no_such_port(name).with_field("port"))
         };
         let port = filter.port.as_ref().map(number).transpose()?;
@@ -97,7 +97,7 @@ impl Engine {
     pub(in crate::engine) fn flows_are_told(&mut self, number: u64, error: Option<String>) {
         let mine = |asked: &mut (u64, Question, Vec<CachedFlow>)| asked.0 == number;
         if let Some((_, question, flows)) = self.inquiries.flows.asked.take_if(mine) {
-            let names = Names::new(&self.saved.ports, &self.saved.segments);
+            let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
             let document = match error {
                 Some(reason) => Err(Problem::unavailable(reason)),
                 None => Ok(FlowsDocument {

@@ -68,7 +68,7 @@ impl Engine {
             let detail = format!("there is no port `{}`", request.port);
             Problem::new(ProblemKind::Invalid, detail).with_field("port")
         })?;
-        let port = self.saved.ports.get(&spec.name).copied();
+        let port = self.saved.numbers.ports.get(&spec.name).copied();
         let port = port.ok_or_else(|| Problem::internal("a port without a number"))?;
         let questions = self.questions(request, port, spec)?;
         self.find_owners();
@@ -221,7 +221,7 @@ impl Engine {
         flows: impl Iterator<Item = &'a FoundFlow>,
         states: &dyn Fn(PortId) -> PortState,
     ) -> Trace {
-        let names = Names::new(&self.saved.ports, &self.saved.segments);
+        let names = Names::new(&self.saved.numbers.ports, &self.saved.numbers.segments);
         let frame = question.frame.describe();
         let filled = question.filled;
         if question.frame.is_runt() {
@@ -298,7 +298,7 @@ impl Engine {
         let mirrors: Vec<Copying<'_>> = mirrors.collect();
         let port = PortId(key.in_port());
         let segment = self.program.segment_of(port, key.vlan()).ok();
-        let id_of = |name: &str| self.saved.ports.get(name).copied();
+        let id_of = |name: &str| self.saved.numbers.ports.get(name).copied();
         let sent = (&*names.port(port), segment);
         beside::mirrors(&mirrors, frame, sent, outcome, &id_of)
     }

@@ -6,11 +6,11 @@
 //! ```
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use api::v1::{AccessListSpec, AccessModel, Group, Named, SegmentDefault, Shared};
+use api::v1::{AccessListSpec, AccessModel, Group, Named, Piece, SegmentDefault, Shared};
 use channel::state::{Part, Place, StateFile};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,10 @@ struct Directory {
 /// Pieces that are in the file, by their addresses, which are theirs as long as they are in here.
 type Pieces = HashMap<usize, (Arc<dyn Any + Send + Sync>, Part)>;
 
+/// Pieces as the file will have them, by their addresses: to write many of them as JSON takes time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written(HashMap<usize, (Arc<dyn Any + Send + Sync>, Vec<u8>)>);
+
 /// What is in the file as of its last document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
@@ -44,6 +48,7 @@ pub(super) struct Lists {
 struct Writer<'a> {
     file: &'a StateFile,
     old: &'a Pieces,
+    ahead: &'a Written,
     /// Nothing stays where it was.
     anew: bool,
     pieces: Pieces,
@@ -92,48 +97,90 @@ impl Lists {
     ///
     /// # Errors
     /// They are too long ([`io::ErrorKind::FileTooLarge`]), or the system's refusal.
-    pub(super) fn with(&self, access: &Arc<AccessModel>, file: &StateFile) -> io::Result<Self> {
-        let (here, there) = (self.place.clone(), self.place.other_half());
-        let live: u64 = self.pieces.values().map(|(_, part)| part.len()).sum();
-        if self.place.used() > live + live / 2 + WASTE {
-            return self.written(access, file, there, true);
-        }
-        match self.written(access, file, here, false) {
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                self.written(access, file, there, true)
-            }
-            written => written,
-        }
-    }
-
-    fn written(
+    pub(super) fn with(
         &self,
         access: &Arc<AccessModel>,
+        ahead: &Written,
         file: &StateFile,
-        place: Place,
-        anew: bool,
     ) -> io::Result<Self> {
-        let mut writer = Writer {
+        let (here, there) = (self.place.clone(), self.place.other_half());
+        let live: u64 = self.pieces.values().map(|(_, part)| part.len()).sum();
+        let writer = |place, anew| Writer {
             file,
             old: &self.pieces,
+            ahead,
             anew,
             pieces: Pieces::new(),
             place,
         };
-        let directory = match access.is_empty() {
-            true => None,
-            false => Some(writer.write(access)?),
-        };
-        Ok(Self {
-            access: Arc::clone(access),
-            directory,
-            pieces: writer.pieces,
-            place: writer.place,
-        })
+        if self.place.used() > live + live / 2 + WASTE {
+            return writer(there, true).lists(access);
+        }
+        match writer(here, false).lists(access) {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                writer(there, true).lists(access)
+            }
+            lists => lists,
+        }
     }
 }
 
+impl Written {
+    /// The pieces of access lists that others do not have.
+    ///
+    /// # Errors
+    /// They cannot be written as JSON.
+    pub(crate) fn new(old: &AccessModel, new: &AccessModel) -> io::Result<Self> {
+        let mut written = Self::default();
+        written.add(&[&old.address_sets], &new.address_sets)?;
+        let had: Vec<_> = old.lists.iter().map(|list| &list.rules).collect();
+        for list in &new.lists {
+            written.add(&had, &list.rules)?;
+        }
+        Ok(written)
+    }
+
+    fn add<T>(&mut self, had: &[&Shared<T>], list: &Shared<T>) -> io::Result<()>
+    where
+        T: Serialize + Send + Sync + 'static,
+    {
+        let had = had.iter().flat_map(|list| list.pieces());
+        let had: HashSet<usize> = had.map(key).collect();
+        for piece in list
+            .pieces()
+            .iter()
+            .filter(|piece| !had.contains(&key(piece)))
+        {
+            let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
+            self.0.insert(key(piece), (kept, json(piece)?));
+        }
+        Ok(())
+    }
+}
+
+/// What a piece is known by as long as somebody has it.
+fn key<T>(piece: &Arc<Piece<T>>) -> usize {
+    Arc::as_ptr(piece).addr()
+}
+
+fn json<T: Serialize>(piece: &Piece<T>) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(piece.elements()).map_err(io::Error::other)
+}
+
 impl Writer<'_> {
+    fn lists(mut self, access: &Arc<AccessModel>) -> io::Result<Lists> {
+        let directory = match access.is_empty() {
+            true => None,
+            false => Some(self.write(access)?),
+        };
+        Ok(Lists {
+            access: Arc::clone(access),
+            directory,
+            pieces: self.pieces,
+            place: self.place,
+        })
+    }
+
     fn write(&mut self, access: &AccessModel) -> io::Result<Part> {
         let mut lists = Vec::with_capacity(access.lists.len());
         for list in &access.lists {
@@ -155,17 +202,15 @@ impl Writer<'_> {
     {
         let mut parts = Vec::with_capacity(list.pieces().len());
         for piece in list.pieces() {
-            let key = Arc::as_ptr(piece).addr();
-            let part = match self.old.get(&key) {
-                Some((_, part)) if !self.anew => *part,
-                Some((_, part)) => {
+            let key = key(piece);
+            let part = match (self.old.get(&key), self.ahead.0.get(&key)) {
+                (Some((_, part)), _) if !self.anew => *part,
+                (Some((_, part)), _) => {
                     let json = self.file.load_part(*part)?;
                     self.file.save_part(&mut self.place, &json)?
                 }
-                None => {
-                    let json = serde_json::to_vec(piece.elements()).map_err(io::Error::other)?;
-                    self.file.save_part(&mut self.place, &json)?
-                }
+                (None, Some((_, json))) => self.file.save_part(&mut self.place, json)?,
+                (None, None) => self.file.save_part(&mut self.place, &json(piece)?)?,
             };
             let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
             self.pieces.insert(key, (kept, part));
@@ -188,7 +233,7 @@ where
         list.push_piece(read(file, part)?);
         if let Some(piece) = list.pieces().last() {
             let kept: Arc<dyn Any + Send + Sync> = Arc::clone(piece) as _;
-            pieces.insert(Arc::as_ptr(piece).addr(), (kept, part));
+            pieces.insert(key(piece), (kept, part));
         }
     }
     Ok(list)

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use api::v1::{AccessModel, Problem, RuleSpec};
+use policy::acl::Names;
 use policy::{Action, DropReason, Outdated, PortId, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
-use crate::engine::Engine;
+use crate::engine::{Engine, Plan};
 use crate::wanted::{AccessChange, Change};
 
 const DENIED: Action = Action::Drop(DropReason::AclDenied);
@@ -42,13 +43,13 @@ fn closed() -> AccessModel {
 impl Engine {
     fn set_access(&mut self, access: AccessModel) -> Result<(), Problem> {
         let change = AccessChange::All(Box::new(access));
-        self.change(&asked(Change::Access(change))).map(drop)
+        self.try_change(&asked(Change::Access(change))).map(drop)
     }
 
     fn put_rule(&mut self, json: &str) -> Result<(), Problem> {
         let rule: RuleSpec = serde_json::from_str(json).unwrap();
         let change = AccessChange::PutRule("in".to_owned(), Box::new(rule));
-        self.change(&asked(Change::Access(change))).map(drop)
+        self.try_change(&asked(Change::Access(change))).map(drop)
     }
 }
 
@@ -195,9 +196,8 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
 fn closed_ahead(is_made_anew: bool) -> Action {
     let (world, mut engine) = world();
     let change = AccessChange::All(Box::new(closed()));
-    let mut request = asked(Change::Access(change));
-    request.ahead = engine.access.ahead(&closed());
-    assert!(request.has_compiled(&closed()));
+    let request = asked(Change::Access(change));
+    let plan = Plan::new(&engine.basis(), &request).unwrap();
     let mut at = 2;
     if is_made_anew {
         engine.remove_port("vm2").unwrap();
@@ -206,7 +206,7 @@ fn closed_ahead(is_made_anew: bool) -> Action {
     }
     world.ask(&mut engine, key(at, 3, 255));
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), to(at));
-    engine.change(&request).unwrap();
+    engine.change(&request, &plan).unwrap();
     assert_eq!(world.ask(&mut engine, key(0, 1, 2)), to(1));
     world.ask(&mut engine, key(0, 1, 3))
 }
@@ -218,15 +218,31 @@ fn lists_that_were_compiled_ahead_hold_for_the_ports_that_there_are() {
 }
 
 #[test]
-fn few_changes_are_not_made_ahead_and_wrong_lists_are_not_compiled() {
-    let (_world, mut engine) = world();
-    let nothing = AccessModel::default();
-    assert!(engine.access.ahead(&nothing).is_none());
+fn a_plan_has_the_numbers_that_new_ports_will_have() {
+    let (world, mut engine) = world();
+    let mut new = engine.wanted().state;
+    new.ports.push(port("vm4", "blue"));
+    let mut lists = closed();
+    lists.lists[0].ports = vec!["vm4".to_owned()];
+    new.access = Arc::new(lists);
+    let request = asked(Change::State(Box::new(new)));
+    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    engine.change(&request, &plan).unwrap();
+    let model = engine.model();
+    let names = Names {
+        segments: &model.segments,
+        ports: &engine.saved.numbers.ports,
+    };
+    assert!(plan.access.has_names(names), "it was compiled once");
+    world.ask(&mut engine, key(4, 5, 255));
+    assert_eq!(world.ask(&mut engine, key(0, 1, 5)), DENIED);
+}
+
+#[test]
+fn wrong_lists_are_refused_before_the_engine_hears_of_them() {
+    let (_world, engine) = world();
     let wrong = r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm9"]}]}"#;
-    assert!(engine.access.ahead(&lists(wrong)).is_none());
-    engine.set_access(closed()).unwrap();
-    let mut other = closed();
-    other.lists[0].rules.remove("all");
-    assert!(engine.access.ahead(&other).is_none());
-    assert!(engine.access.ahead(&nothing).is_some());
+    let change = AccessChange::All(Box::new(lists(wrong)));
+    let problem = Plan::new(&engine.basis(), &asked(Change::Access(change))).unwrap_err();
+    assert_eq!(problem.field.as_deref(), Some("access.lists[0].ports"));
 }

@@ -67,7 +67,7 @@ fn suppress(engine: &mut Engine, segment: &str, on: bool) {
         ..SegmentPatch::default()
     };
     let change = Change::SetSegment(segment.to_owned(), patch);
-    engine.change(&asked(change)).unwrap();
+    engine.try_change(&asked(change)).unwrap();
 }
 
 /// What control answers to a frame.
@@ -283,7 +283,7 @@ fn who_may_not_ask_or_not_hear_the_answer_gets_none() {
         ))
         .unwrap();
         let change = AccessChange::All(Box::new(access));
-        engine.change(&asked(Change::Access(change))).unwrap();
+        engine.try_change(&asked(Change::Access(change))).unwrap();
         let answer = send(&world, &mut engine, 0, &who_has(OWNED));
         assert!(matches!(answer, Answer::Once { .. }), "{answer:?}");
         let solicited = send(&world, &mut engine, 0, &solicits("2001:db8::1"));

@@ -8,7 +8,7 @@ use api::v1::{
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
-use crate::engine::Engine;
+use crate::engine::{Engine, Plan};
 use crate::wanted::{Change, MirrorChange};
 
 fn world() -> (World, Engine) {
@@ -183,14 +183,10 @@ fn one_mirror_comes_changes_and_goes_live() {
         filter: Some(filter.to_owned()),
         ..MirrorSpec::default()
     };
-    let mut look = asked(Change::Mirror(MirrorChange::Add(mirror("m", "arp"))));
-    look.dry_run = true;
+    let look = asked(Change::Mirror(MirrorChange::Add(mirror("m", "arp"))));
     let before = engine.wanted();
-    let seen = engine.change(&look).unwrap();
-    assert_eq!(
-        (seen.state.mirrors.len(), &seen.version),
-        (1, &before.version)
-    );
+    let seen = Plan::new(&engine.basis(), &look).unwrap();
+    assert_eq!(seen.after().mirrors.len(), 1);
     assert_eq!(engine.wanted(), before);
     assert!(world.orders().is_empty(), "it was only looked at");
     let remove = |name: &str| MirrorChange::Remove(name.to_owned());
@@ -403,7 +399,7 @@ fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
         state.ports.push(port("vm4", "green"));
         state.ports[0].weight = 7;
     });
-    let done = engine.change(&asked(change.clone())).unwrap();
+    let done = engine.try_change(&asked(change.clone())).unwrap();
     assert_eq!(
         world.orders(),
         [
@@ -419,7 +415,7 @@ fn a_whole_state_is_one_program_and_costs_only_those_whom_it_concerns() {
     assert_eq!(engine.wanted(), done);
     assert_eq!(world.saved().wanted, done.state);
 
-    let again = engine.change(&asked(change)).unwrap();
+    let again = engine.try_change(&asked(change)).unwrap();
     assert_eq!(again.version, done.version);
     assert_eq!(world.orders(), [""; 0], "idempotent");
 }
@@ -433,18 +429,18 @@ fn a_whole_state_that_cannot_be_had_changes_nothing() {
     world.ask(&mut engine, key(0, 1, 255));
     world.ask(&mut engine, key(1, 2, 1));
     world.removed();
-    let before = (engine.wanted(), world.saved().ports);
+    let before = (engine.wanted(), world.saved().numbers.ports);
     world.supervisor().taken.insert("vm3.sock".to_owned());
     let change = whole(&engine, |state| {
         state.ports.clear();
         state.ports.push(port("vm2", "blue"));
         state.ports.push(port("vm3", "blue"));
     });
-    let problem = engine.change(&asked(change)).unwrap_err();
+    let problem = engine.try_change(&asked(change)).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("socket"));
     assert_eq!(world.orders(), [""; 0], "not even for a moment");
     assert_eq!(world.removed(), [""; 0]);
-    assert_eq!((engine.wanted(), world.saved().ports), before);
+    assert_eq!((engine.wanted(), world.saved().numbers.ports), before);
     assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
 
     let mut tap = PortSpec::new("tap0", PortKind::Tap);
@@ -453,7 +449,7 @@ fn a_whole_state_that_cannot_be_had_changes_nothing() {
     let change = whole(&engine, |state| {
         state.ports = vec![port("vm2", "blue"), tap]
     });
-    let problem = engine.change(&asked(change)).unwrap_err();
+    let problem = engine.try_change(&asked(change)).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("interface"));
     assert_eq!(world.orders(), [""; 0]);
     assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm1.sock"]);
@@ -466,19 +462,46 @@ fn an_outdated_change_and_one_that_is_only_looked_at_change_nothing() {
     let change = whole(&engine, |state| drop(state.ports.pop()));
     let before = engine.wanted();
     let mut request = asked(change);
-    request.dry_run = true;
-    let dry = engine.change(&request).unwrap();
-    assert_eq!((dry.state.ports.len(), &dry.version), (1, &before.version));
+    let look = Plan::new(&engine.basis(), &request).unwrap();
+    assert_eq!(look.after().ports.len(), 1);
     assert_eq!(engine.wanted(), before);
-    request.dry_run = false;
     request.condition = Condition::OneOf(vec!["0".repeat(16)]);
-    let problem = engine.change(&request).unwrap_err();
+    let problem = engine.try_change(&request).unwrap_err();
     assert_eq!(problem.status, 412);
     assert_eq!(engine.wanted(), before);
     assert_eq!(world.orders(), [""; 0]);
     request.condition = Condition::OneOf(vec![before.version]);
-    engine.change(&request).unwrap();
+    engine.try_change(&request).unwrap();
     assert_eq!(world.orders(), ["remove 1", "program 2"]);
+}
+
+#[test]
+fn what_has_changed_since_a_change_was_planned_stays_changed() {
+    let (world, mut engine) = world();
+    let mut request = asked(Change::RemovePort("vm1".to_owned()));
+    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    engine.change(&request, &plan).unwrap();
+    let names = |state: &WantedState| -> Vec<_> {
+        let ports = state.ports.iter();
+        ports.map(|port| port.name.clone()).collect()
+    };
+    assert_eq!(names(&engine.wanted().state), ["vm0", "vm2"]);
+    assert_eq!(world.listening(&mut engine), ["vm0.sock", "vm2.sock"]);
+    // Who said what it must be is told, even if it still was that when the change was planned.
+    request.change = Change::RemovePort("vm2".to_owned());
+    request.condition = Condition::OneOf(vec![engine.wanted().version]);
+    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    engine.add_port(port("vm3", "blue")).unwrap();
+    let problem = engine.change(&request, &plan).unwrap_err();
+    assert_eq!(problem.status, 412);
+    assert_eq!(names(&engine.wanted().state), ["vm0", "vm2", "vm3"]);
+    // What another change has taken away cannot be taken away once more.
+    request.condition = Condition::Any;
+    let plan = Plan::new(&engine.basis(), &request).unwrap();
+    engine.remove_port("vm2").unwrap();
+    let problem = engine.change(&request, &plan).unwrap_err();
+    assert_eq!(problem.status, 404);
 }
 
 #[test]
@@ -497,7 +520,7 @@ fn a_segment_gets_another_tag_under_running_ports() {
         ..SegmentPatch::default()
     };
     let change = Change::SetSegment("blue".to_owned(), patch);
-    engine.change(&asked(change)).unwrap();
+    engine.try_change(&asked(change)).unwrap();
     assert_eq!(world.orders(), ["program 3"]);
     // What goes to the trunk or comes from it has the old tag.
     assert_eq!(world.cached(), ["1: 2 > 255"]);

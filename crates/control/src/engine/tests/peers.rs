@@ -12,10 +12,18 @@ use crate::command::{EngineHandle, engine_channel};
 use crate::engine::Engine;
 use crate::wanted::Change;
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 fn world() -> (World, Engine) {
     let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let engine = world.start().unwrap();
+    (world, engine)
+}
+
+/// The same with an engine that does not wait for long.
+fn impatient_world() -> (World, Engine) {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    world.be_impatient();
     let engine = world.start().unwrap();
     (world, engine)
 }
@@ -47,6 +55,7 @@ fn a_switch_that_is_gone_ends_control() {
 #[test]
 fn a_switch_that_is_gone_at_the_start_is_an_error() {
     let mut world = World::new(vec![port("vm0", "blue")]);
+    world.be_impatient();
     world.switch().silent = true;
     let error = world.start().err().unwrap();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -55,7 +64,7 @@ fn a_switch_that_is_gone_at_the_start_is_an_error() {
 
 #[test]
 fn a_switch_that_is_silent_is_503_and_then_as_before() {
-    let (world, mut engine) = world();
+    let (world, mut engine) = impatient_world();
     world.switch().silent = true;
     let problem = engine.status().unwrap_err();
     assert_eq!(
@@ -69,7 +78,7 @@ fn a_switch_that_is_silent_is_503_and_then_as_before() {
 #[test]
 fn an_order_without_an_answer_makes_control_start_over() {
     // Whether the switch has followed it is unknown; only a successor can find out.
-    let (world, engine) = world();
+    let (world, engine) = impatient_world();
     let (done, problem) = serve(engine, async |handle| {
         world.switch().silent = true;
         let change = Change::AddPort(Box::new(port("vm2", "blue")));
@@ -88,7 +97,7 @@ fn without_a_supervisor_control_ends() {
 
 #[test]
 fn a_silent_supervisor_is_503() {
-    let (world, mut engine) = world();
+    let (world, mut engine) = impatient_world();
     world.supervisor().silent = true;
     let problem = engine.status().unwrap_err();
     assert_eq!(&*problem.detail, "the supervisor did not answer");
@@ -150,7 +159,7 @@ fn a_broken_ring_ends_control() {
 
 #[test]
 fn a_late_answer_of_the_supervisor_is_not_taken_for_another() {
-    let (world, mut engine) = world();
+    let (world, mut engine) = impatient_world();
     world.supervisor().silent = true;
     assert!(engine.status().is_err());
     world.supervisor().silent = false;

@@ -1,0 +1,103 @@
+//! Changes of what is wanted, made ready by whoever asks for them: all that needs time, but not the switch, is done before the engine
+//! hears of a change. It answers upcalls meanwhile.
+
+use std::path::{Path, PathBuf};
+
+use api::v1::{Problem, WantedState};
+use policy::acl::Names;
+
+use super::access::Access;
+use super::numbers::Numbers;
+use super::saved::Written;
+use crate::command::Request;
+use crate::wanted::{Change, placed, version};
+
+/// What a change starts from.
+#[derive(Clone, Debug, Default)]
+pub struct Basis {
+    pub(super) wanted: WantedState,
+    pub(super) access: Access,
+    pub(super) numbers: Numbers,
+    pub(super) runtime_dir: PathBuf,
+}
+
+/// What a change leads to.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    before: WantedState,
+    pub(super) after: WantedState,
+    pub(super) access: Access,
+    pub(super) written: Written,
+}
+
+impl Basis {
+    /// A state that has no access lists, for tests without an engine.
+    #[must_use]
+    pub fn new(wanted: WantedState, runtime_dir: &Path) -> Self {
+        Self {
+            wanted,
+            runtime_dir: runtime_dir.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// What is wanted.
+    #[must_use]
+    pub fn wanted(&self) -> &WantedState {
+        &self.wanted
+    }
+}
+
+impl Plan {
+    /// Does of a change what can be done without the switch.
+    ///
+    /// # Errors
+    /// 412 when the condition does not hold, and what is wrong with the change or what it would lead to.
+    pub fn new(basis: &Basis, request: &Request) -> Result<Self, Problem> {
+        let after = request.against(&basis.wanted, &basis.runtime_dir)?;
+        let mut numbers = basis.numbers.clone();
+        let model = numbers.model(&after);
+        let names = Names {
+            segments: &model.segments,
+            ports: &numbers.ports,
+        };
+        let access = basis.access.compiled(&after.access, names);
+        let access = access.map_err(|error| {
+            let problem = placed(&after.access, &error).to_problem_in(None);
+            named_still(&request.change, problem)
+        })?;
+        // What it takes to know that is kept with the rules.
+        let _ = version(&after);
+        Ok(Self {
+            before: basis.wanted.clone(),
+            written: Written::new(&basis.wanted.access, &after.access)
+                .map_err(|error| Problem::internal(error.to_string()))?,
+            after,
+            access,
+        })
+    }
+
+    /// What would be wanted.
+    #[must_use]
+    pub fn after(&self) -> &WantedState {
+        &self.after
+    }
+
+    /// Whether it starts from this.
+    pub(super) fn starts_from(&self, wanted: &WantedState) -> bool {
+        self.before == *wanted
+    }
+}
+
+/// What an access list has against a change: of what goes away, that it is still named.
+fn named_still(change: &Change, problem: Problem) -> Problem {
+    let by_access = problem.field.as_deref();
+    let by_access = by_access.is_some_and(|field| field.starts_with("access."));
+    match change {
+        Change::RemovePort(_) | Change::RemoveSegment(_) if by_access => {
+            let field = problem.field.unwrap_or_default();
+            Problem::conflict("name", format!("{field} needs it: {}", problem.detail))
+        }
+        _ => problem,
+    }
+}
