@@ -24,6 +24,9 @@ use crate::wanted::{Change, Difference, changed, version};
 /// How long a client waits for the engine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often a change is planned anew because another one was faster.
+const PLANS: usize = 16;
+
 /// What came of a command.
 pub type Answer<T> = Result<T, Problem>;
 
@@ -86,14 +89,14 @@ pub struct Wanted {
     pub port: Option<PortStatus>,
 }
 
-/// A change that was made. It brings back all that is not needed any more: to let go of many rules takes time that the engine has
-/// not.
+/// What came of a planned change. It brings back all that is not needed any more: to let go of many rules takes time that the engine
+/// has not.
 #[derive(Debug)]
 pub struct Changed {
-    /// What is wanted now.
-    pub wanted: Wanted,
-    /// How everything was.
-    pub before: Basis,
+    /// What is wanted now; `None` where something else has changed since it was planned, and nothing was done.
+    pub wanted: Option<Wanted>,
+    /// How everything was before, or is.
+    pub basis: Basis,
     /// What was ordered.
     pub planned: Box<(Request, Plan)>,
 }
@@ -236,10 +239,18 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn change(&self, request: Request) -> Answer<Wanted> {
         let plan = Plan::new(&self.ask(Command::Basis).await?, &request)?;
-        let planned = Box::new((request, plan));
-        let done = self.ask(|reply| Command::Change(planned, reply)).await?;
-        Difference::log(done.before.wanted(), &done.wanted.state);
-        Ok(done.wanted)
+        let mut planned = Box::new((request, plan));
+        for _ in 0..PLANS {
+            let changed = self.ask(|reply| Command::Change(planned, reply)).await?;
+            if let Some(wanted) = changed.wanted {
+                Difference::log(changed.basis.wanted(), &wanted.state);
+                return Ok(wanted);
+            }
+            planned = changed.planned;
+            planned.1 = planned.1.anew(changed.basis, &planned.0)?;
+        }
+        let detail = "others change what is wanted all the time; try again";
+        Err(Problem::unavailable(detail))
     }
 
     /// What would be wanted after a change.

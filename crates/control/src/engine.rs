@@ -58,7 +58,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::capture::Feeder;
-use crate::command::{Changed, Command, engine_channel};
+use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
 use access::Access;
@@ -66,7 +66,7 @@ use answers::Owners;
 use captures::Captures;
 use doors::Doors;
 use inquiries::Inquiries;
-use log::AccessLog;
+use log::{AccessLog, Lately};
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use plan::{Basis, Plan};
@@ -74,6 +74,8 @@ use questions::Questions;
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
+/// Lines a second of the log about stations, of each kind: guests can move as often as they like.
+const LINES: u32 = 10;
 /// Between two looks at ages, and two saves of what was learned.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two questions which stations are in use.
@@ -139,6 +141,10 @@ pub struct Engine {
     /// What was compiled for the change under way.
     ahead: Option<Access>,
     access_log: AccessLog,
+    /// Lines of stations that have moved.
+    moves_logged: Lately,
+    /// And of those that may not.
+    claims_logged: Lately,
     doors: Doors,
     captures: Captures,
     /// Where metrics are served.
@@ -226,6 +232,8 @@ impl Engine {
             access: Access::default(),
             ahead: None,
             access_log: AccessLog::default(),
+            moves_logged: Lately::default(),
+            claims_logged: Lately::default(),
             doors: Doors::default(),
             captures: Captures::default(),
             metrics: None,
@@ -356,11 +364,16 @@ impl Engine {
                 }
                 Effect::Moved { mac, from, to, .. } => {
                     self.unsaved_move = true;
-                    tracing::info!(%mac, from = self.port_name(from), to = self.port_name(to), "moved");
+                    if let Some(left_out) = self.moves_logged.one_more(self.now(), LINES) {
+                        let (from, to) = (self.port_name(from), self.port_name(to));
+                        tracing::info!(%mac, from, to, left_out, "moved");
+                    }
                 }
                 Effect::Barred { mac, port, .. } => {
-                    let port = self.port_name(port);
-                    tracing::warn!(%mac, port, "claims an address that another port still uses");
+                    if let Some(left_out) = self.claims_logged.one_more(self.now(), LINES) {
+                        let port = self.port_name(port);
+                        tracing::warn!(%mac, port, left_out, "claims an address that another port still uses");
+                    }
                 }
                 Effect::Learned { .. } | Effect::Forgotten { .. } | Effect::Refused { .. } => {
                     tracing::debug!(?effect);
@@ -452,16 +465,7 @@ impl Engine {
             Command::Metrics(reply) => drop(reply.send(self.facts())),
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted()))),
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
-            Command::Change(planned, reply) => {
-                let before = self.basis();
-                let done = self.change(&planned.0, &planned.1);
-                let changed = |wanted| Changed {
-                    wanted,
-                    before,
-                    planned,
-                };
-                drop(reply.send(done.map(changed)));
-            }
+            Command::Change(planned, reply) => drop(reply.send(self.follow_plan(planned))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),

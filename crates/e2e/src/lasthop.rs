@@ -243,7 +243,8 @@ impl Lasthop {
     pub fn footprint(&self) -> Vec<Footprint> {
         let counts = |all: &[Footprint]| -> Vec<_> {
             let all = all.iter();
-            all.map(|of| (of.name.clone(), of.fds, of.threads)).collect()
+            all.map(|of| (of.name.clone(), of.fds, of.threads))
+                .collect()
         };
         let (mut last, mut same) = (self.footprint_now(), 0);
         eventually("all processes hold the same for a while", START, || {

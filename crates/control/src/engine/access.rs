@@ -70,10 +70,10 @@ impl Access {
     fn compile(&self, model: &Arc<AccessModel>, names: Names<'_>) -> Result<Rules, AccessError> {
         if self.means_the_same(names) && (self.has_lost_nothing(names) || knows_all(model, names)) {
             if Arc::ptr_eq(&self.model, model) || self.model == *model {
-                return Ok(self.rules.clone());
+                return Ok(self.rules.with_ports(names));
             }
-            // What cannot be changed may be right all the same: it may name a port that came after the rules were compiled.
-            if let Some(Ok(rules)) = self.with_few_changes(model) {
+            // What cannot be changed one by one may be right all the same as a whole.
+            if let Some(Ok(rules)) = self.with_few_changes(model, names) {
                 return Ok(rules);
             }
         }
@@ -81,12 +81,18 @@ impl Access {
     }
 
     /// The rules with what is different in a model, if that is little.
-    fn with_few_changes(&self, model: &AccessModel) -> Option<Result<Rules, AccessError>> {
+    fn with_few_changes(
+        &self,
+        model: &AccessModel,
+        names: Names<'_>,
+    ) -> Option<Result<Rules, AccessError>> {
         let changes = few_changes(&self.model, model)?;
         let mut changes = changes.iter();
-        Some(changes.try_fold(self.rules.clone(), |rules, change| {
-            Ok(rules.change(change)?.rules)
-        }))
+        Some(
+            changes.try_fold(self.rules.with_ports(names), |rules, change| {
+                Ok(rules.change(change)?.rules)
+            }),
+        )
     }
 }
 

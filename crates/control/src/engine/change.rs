@@ -16,11 +16,8 @@ use port::PortId;
 use super::plan::{Basis, Plan};
 use super::saved::Written;
 use super::{Engine, documents, guests, unavailable};
-use crate::command::{Request, Wanted};
+use crate::command::{Changed, Request, Wanted};
 use crate::wanted;
-
-/// More lots of upcalls than the ring can hold.
-const LOTS: usize = 64;
 
 /// What the switch is to know of a wanted port.
 fn config_of(spec: &PortSpec, id: PortId) -> PortConfig {
@@ -233,14 +230,8 @@ impl Engine {
                 .unlisten(&config.socket)
                 .map_err(unavailable)?;
         }
-        // What it asked last is in the ring by now. Its number may be another port's soon, so that is
-        // answered while it still means this port.
-        for _ in 0..LOTS {
-            if !self.answer_upcalls().map_err(unavailable)? {
-                break;
-            }
-        }
-        self.questions.forget(id.0);
+        // What it asked last is in the ring by now, and its number may be another port's soon.
+        self.forget_questions(id).map_err(unavailable)?;
         let effects = self.fdb.forget_port(id);
         self.carry_out(effects);
         self.connected.remove(&id);
@@ -347,18 +338,24 @@ impl Engine {
         }
     }
 
-    /// Does what a client asks for, as was planned, if everything is still as it was then.
-    pub(super) fn change(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {
-        if !plan.starts_from(&self.saved.wanted) {
-            // Access lists may well be those that were compiled for the plan.
-            let basis = Basis {
-                access: plan.access.clone(),
-                ..self.basis()
-            };
-            let anew = Plan::new(&basis, request)?;
-            return self.carry_through(request, &anew);
-        }
-        self.carry_through(request, plan)
+    /// Does what a client asks for, if everything is still as it was when that was planned.
+    ///
+    /// # Errors
+    /// What the switch or the system have against it; nothing has changed then.
+    pub(super) fn follow_plan(
+        &mut self,
+        planned: Box<(Request, Plan)>,
+    ) -> Result<Changed, Problem> {
+        let basis = self.basis();
+        let wanted = match planned.1.starts_from(&basis) {
+            true => Some(self.carry_through(&planned.0, &planned.1)?),
+            false => None,
+        };
+        Ok(Changed {
+            wanted,
+            basis,
+            planned,
+        })
     }
 
     fn carry_through(&mut self, request: &Request, plan: &Plan) -> Result<Wanted, Problem> {

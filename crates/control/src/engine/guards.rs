@@ -195,10 +195,15 @@ impl Engine {
     }
 
     /// What is bound ends with the connection: the next guest is another.
-    pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) {
+    ///
+    /// # Errors
+    /// The ring of upcalls is broken.
+    pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
         match phase {
             PortPhase::Waiting | PortPhase::Dialing => {
                 if self.connected.remove(&port).is_some() {
+                    // The last questions of who has gone would bind its address again.
+                    self.forget_questions(port)?;
                     self.unbind(port);
                 }
             }
@@ -206,6 +211,7 @@ impl Engine {
                 self.connected.insert(port, phase);
             }
         }
+        Ok(())
     }
 
     /// Nothing is bound at a port any more.

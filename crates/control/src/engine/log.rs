@@ -10,12 +10,12 @@ use wire::flow::FlowKey;
 use super::Engine;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Rules of which is remembered what they have logged; beyond that all begin anew.
+/// Rules of which is remembered what they have logged, unless more have lately.
 const RULES: usize = 4096;
 
-/// A second of one rule.
+/// A second of whoever writes lines.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lately {
+pub(super) struct Lately {
     since: Duration,
     lines: u32,
     /// Lines that were left out since the last one that was not.
@@ -23,9 +23,14 @@ struct Lately {
 }
 
 impl Lately {
+    /// Whether its second is not over.
+    fn is_of(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) < SECOND
+    }
+
     /// Whether there may be one more line, and how many were left out before it.
-    fn one_more(&mut self, now: Duration, per_second: u32) -> Option<u64> {
-        if now.saturating_sub(self.since) >= SECOND {
+    pub(super) fn one_more(&mut self, now: Duration, per_second: u32) -> Option<u64> {
+        if !self.is_of(now) {
             (self.since, self.lines) = (now, 0);
         }
         if self.lines >= per_second {
@@ -39,16 +44,22 @@ impl Lately {
 
 /// What rules have logged lately.
 #[derive(Debug, Default)]
-pub(super) struct AccessLog(HashMap<RuleId, Lately>);
+pub(super) struct AccessLog {
+    lately: HashMap<RuleId, Lately>,
+    /// With so many, those are looked for that can be forgotten.
+    forget_at: usize,
+}
 
 impl AccessLog {
     /// Whether a rule may write a line, and how many it has left out before.
     fn may_write(&mut self, now: Duration, rule: &RuleInfo) -> Option<u64> {
         let per_second = rule.log?.per_second;
-        if self.0.len() >= RULES && !self.0.contains_key(&rule.id) {
-            self.0.clear();
+        if self.lately.len() >= self.forget_at.max(RULES) {
+            let is_needed = |lately: &Lately| lately.is_of(now) || lately.left_out > 0;
+            self.lately.retain(|_, lately| is_needed(lately));
+            self.forget_at = 2 * self.lately.len();
         }
-        let lately = self.0.entry(rule.id).or_default();
+        let lately = self.lately.entry(rule.id).or_default();
         lately.one_more(now, per_second)
     }
 }
@@ -84,7 +95,39 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use policy::acl::LogLimit;
+
     use super::*;
+
+    #[test]
+    fn each_of_many_rules_keeps_to_its_own_limit() {
+        let name: Arc<str> = "rule".into();
+        let rule = |n: u64| RuleInfo {
+            id: RuleId(n),
+            list: Arc::clone(&name),
+            name: Arc::clone(&name),
+            verdict: Verdict::Drop,
+            log: Some(LogLimit { per_second: 1 }),
+        };
+        let mut log = AccessLog::default();
+        let mut lines = |ms| {
+            let at = Duration::from_millis(ms);
+            let lines = (0..5000).filter_map(|n| log.may_write(at, &rule(n)));
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(lines(5000), [0; 5000]);
+        assert_eq!(lines(5001), [0; 0]);
+        assert_eq!(lines(5999), [0; 0]);
+        assert_eq!(lines(6000), [2; 5000]);
+        assert_eq!(lines(9000), [0; 5000]);
+        // Those that have nothing to say are forgotten in time.
+        for n in 0..100_000 {
+            log.may_write(Duration::from_secs(10 + n / 100), &rule(10_000 + n));
+        }
+        assert!(log.lately.len() < 20_000, "{}", log.lately.len());
+    }
 
     #[test]
     fn a_second_has_so_many_lines_and_the_next_says_how_many_were_left_out() {

@@ -24,7 +24,7 @@ pub struct Basis {
 /// What a change leads to.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    before: WantedState,
+    before: (WantedState, Numbers),
     pub(super) after: WantedState,
     pub(super) access: Access,
     pub(super) written: Written,
@@ -69,12 +69,24 @@ impl Plan {
         // What it takes to know that is kept with the rules.
         let _ = version(&after);
         Ok(Self {
-            before: basis.wanted.clone(),
+            before: (basis.wanted.clone(), basis.numbers.clone()),
             written: Written::new(&basis.wanted.access, &after.access)
                 .map_err(|error| Problem::internal(error.to_string()))?,
             after,
             access,
         })
+    }
+
+    /// Plans the same from another basis. What was compiled is not compiled again, if it still holds.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn anew(&self, basis: Basis, request: &Request) -> Result<Self, Problem> {
+        let basis = Basis {
+            access: self.access.clone(),
+            ..basis
+        };
+        Self::new(&basis, request)
     }
 
     /// What would be wanted.
@@ -84,8 +96,9 @@ impl Plan {
     }
 
     /// Whether it starts from this.
-    pub(super) fn starts_from(&self, wanted: &WantedState) -> bool {
-        self.before == *wanted
+    pub(super) fn starts_from(&self, basis: &Basis) -> bool {
+        let (wanted, numbers) = &self.before;
+        (wanted, numbers) == (&basis.wanted, &basis.numbers)
     }
 }
 

@@ -11,6 +11,8 @@ use std::io;
 use channel::records::Upcall;
 use channel::shared::Receiver;
 
+use port::PortId;
+
 use super::{Engine, UPCALLS_PER_TURN};
 
 /// Questions of one port: more than a switch of four workers has open at a time.
@@ -69,8 +71,8 @@ impl Questions {
         Some(upcall)
     }
 
-    /// Forgets what a port asked that goes away.
-    pub(super) fn forget(&mut self, port: u32) {
+    /// Forgets what a port has asked.
+    fn forget(&mut self, port: u32) {
         if let Some(queue) = self.by_port.remove(&port) {
             self.waiting -= queue.len();
             self.turns.retain(|other| *other != port);
@@ -79,6 +81,16 @@ impl Questions {
 }
 
 impl Engine {
+    /// Forgets what a port has asked, also what is in the ring: it goes away, or whoever asked is not there any more.
+    ///
+    /// # Errors
+    /// The ring is broken.
+    pub(super) fn forget_questions(&mut self, port: PortId) -> io::Result<()> {
+        self.questions.hear(&mut self.upcalls)?;
+        self.questions.forget(port.0);
+        Ok(())
+    }
+
     /// Answers waiting upcalls. `true` when there may be more.
     pub(super) fn answer_upcalls(&mut self) -> io::Result<bool> {
         self.send_backlog();

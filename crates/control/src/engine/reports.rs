@@ -28,7 +28,7 @@ impl Engine {
                     phase,
                     reason,
                 } => {
-                    self.note_phase(port, phase);
+                    self.note_phase(port, phase)?;
                     // The switch itself logs who connects, leaves, or breaks a rule.
                     let port = self.port_name(port);
                     match phase {

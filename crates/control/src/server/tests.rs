@@ -73,11 +73,11 @@ impl FakeEngine {
             Command::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
             Command::Change(planned, reply) => {
-                let before = self.basis();
+                let basis = self.basis();
                 let wanted = self.change(&planned.0, &planned.1);
                 drop(reply.send(wanted.map(|wanted| Changed {
-                    wanted,
-                    before,
+                    wanted: Some(wanted),
+                    basis,
                     planned,
                 })));
             }

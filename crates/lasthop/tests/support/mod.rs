@@ -155,11 +155,11 @@ impl Engine {
             Order::Wanted(reply) => drop(reply.send(Ok(self.wanted(None)))),
             Order::Basis(reply) => drop(reply.send(Ok(self.basis()))),
             Order::Change(planned, reply) => {
-                let before = self.basis();
+                let basis = self.basis();
                 let wanted = self.change(&planned.0, &planned.1);
                 drop(reply.send(Ok(Changed {
-                    wanted,
-                    before,
+                    wanted: Some(wanted),
+                    basis,
                     planned,
                 })));
             }

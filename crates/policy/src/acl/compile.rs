@@ -30,6 +30,14 @@ pub struct Names<'a> {
     pub ports: &'a BTreeMap<String, PortId>,
 }
 
+impl Names<'_> {
+    fn usable_ports(&self) -> BTreeMap<String, PortId> {
+        let ports = self.ports.iter();
+        let ports = ports.filter(|(_, id)| (id.0 as usize) < MAX_PORTS);
+        ports.map(|(name, id)| (name.clone(), *id)).collect()
+    }
+}
+
 /// What came of a model.
 #[derive(Clone, Debug)]
 pub struct Compiled {
@@ -64,10 +72,7 @@ impl Rules {
     /// # Errors
     /// The first thing that is wrong: sets, groups, lists in their order, then what concerns several of them.
     pub fn compile(model: &AccessModel, names: Names<'_>) -> Result<Compiled, AccessError> {
-        let ports = names.ports.iter();
-        let ports = ports.filter(|(_, id)| (id.0 as usize) < MAX_PORTS);
-        let ports = ports.map(|(name, id)| (name.clone(), *id)).collect();
-        let context = Context::new(model, &ports)?;
+        let context = Context::new(model, &names.usable_ports())?;
         let attachments = attachments(model, &context, names)?;
         let mut lists = Vec::with_capacity(model.lists.len());
         let mut ids = HashSet::new();
@@ -86,6 +91,24 @@ impl Rules {
             context: Arc::new(context),
         };
         Ok(Compiled { rules, shadowed })
+    }
+
+    /// The same rules where names of ports stand for something else: for rules that are put later. What those that are there mean
+    /// stays.
+    #[must_use]
+    pub fn with_ports(&self, names: Names<'_>) -> Self {
+        let ports = names.usable_ports();
+        if self.context.ports == ports {
+            return self.clone();
+        }
+        let context = Context {
+            ports,
+            ..Context::clone(&self.context)
+        };
+        Self {
+            context: Arc::new(context),
+            ..self.clone()
+        }
     }
 
     /// The same rules with one change. They share with these all that is the same, and these stay as they are. The returned warning
@@ -145,7 +168,7 @@ impl Rules {
             return Err(place("name")(Reason::Repeated(info.name.to_string())));
         }
         if self.len() >= MAX_RULES || list.next_place() == u32::MAX - 1 {
-            return Err(place("name")(Reason::TooMany(MAX_RULES)));
+            return Err(place("name")(too_many_rules()));
         }
         let rule = Rule::new(info.clone(), Order::new(priority, 0), matcher.clone());
         let other = list.contradiction(&rule);
@@ -159,6 +182,11 @@ impl Rules {
         }
         Ok(())
     }
+}
+
+fn too_many_rules() -> Reason {
+    let (most, of) = (MAX_RULES, "rules");
+    Reason::TooMany { most, of }
 }
 
 fn unknown(place: Place, kind: &'static str, name: &str) -> AccessError {
@@ -189,7 +217,7 @@ fn attachments(
             return Err(fault("name")(Reason::Repeated(spec.name.clone())));
         }
         if rules > MAX_RULES {
-            return Err(fault("rule")(Reason::TooMany(MAX_RULES)));
+            return Err(fault("rule")(too_many_rules()));
         }
         all.push(Attachment::new(spec, context, names)?);
     }

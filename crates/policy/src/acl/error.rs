@@ -175,9 +175,14 @@ pub enum Reason {
         /// The other group's rule.
         other: RuleName,
     },
-    /// More rules than can be counted.
-    #[error("expected at most {0} rules")]
-    TooMany(usize),
+    /// More than there is room or time for.
+    #[error("expected at most {most} {of}")]
+    TooMany {
+        /// So many may be.
+        most: usize,
+        /// Of what.
+        of: &'static str,
+    },
 }
 
 /// A rule that never decides anything, because one before it in its list matches all that it does.

@@ -25,7 +25,7 @@ const ARP: u16 = 0x0806;
 /// What names in rules mean.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Context {
-    pub(super) sets: HashMap<String, Addresses>,
+    pub(super) sets: Arc<HashMap<String, Addresses>>,
     /// In ascending order of the ports.
     pub(super) groups: BTreeMap<String, Vec<PortId>>,
     pub(super) ports: BTreeMap<String, PortId>,
@@ -55,7 +55,8 @@ impl Context {
             let addresses = context
                 .addresses(&set.addresses)
                 .map_err(fault("addresses"))?;
-            if context.sets.insert(set.name.clone(), addresses).is_some() {
+            let sets = Arc::make_mut(&mut context.sets);
+            if sets.insert(set.name.clone(), addresses).is_some() {
                 return Err(fault("name")(Reason::Repeated(set.name.clone())));
             }
         }

@@ -11,6 +11,11 @@ use super::rules::{Attached, SegmentRules, Wiring};
 use crate::model::{MAX_SEGMENTS, SegmentId};
 use api::v1::{AccessListSpec, AccessModel, Direction};
 
+/// Lists that a port or a segment may have.
+const MAX_LISTS: usize = 256;
+/// Pairs of lists that ports have by different groups: their rules are compared with each other.
+const MAX_OVERLAPS: usize = 1 << 15;
+
 /// To what a list is attached.
 #[derive(Debug)]
 pub(super) struct Attachment {
@@ -88,29 +93,12 @@ pub(super) fn wire(
         ..Wiring::default()
     };
     let mut known = BTreeMap::from([(Attached::default(), 0)]);
-    let mut pairs = BTreeSet::new();
     let by_port = lists_by_port(context, attachments);
-    for (&port, of_groups) in &by_port {
-        let mut attached = Attached::default();
-        for (number, list) in attachments.iter().enumerate() {
-            if list.ports.contains(&port) {
-                attached.of_mut(list.direction).push(number as u32);
-            }
-        }
-        // A list that a port has itself is not asked once more for a group of it.
-        for &(number, _) in of_groups {
-            let lists = attached.of_mut(attachments[number].direction);
-            if !lists.contains(&(number as u32)) {
-                lists.push(number as u32);
-            }
-        }
-        note_overlaps(
-            port,
-            of_groups,
-            attachments,
-            &mut pairs,
-            &mut wiring.overlaps,
-        );
+    let mut overlaps = Overlaps::default();
+    for (&port, lists) in &by_port {
+        let attached = lists.attached(attachments);
+        lists.check(model)?;
+        overlaps.note(port, lists, attachments, model)?;
         let next = wiring.profiles.len() as u32;
         let profile = *known.entry(attached.clone()).or_insert(next);
         if profile == next {
@@ -120,44 +108,111 @@ pub(super) fn wire(
         wiring.ports.resize(wiring.ports.len().max(at + 1), 0);
         wiring.ports[at] = profile;
     }
+    wiring.overlaps = overlaps.all;
     Ok(wiring)
 }
 
-/// For each port with lists: those that it has by groups, in their order, and the groups.
+/// The lists that a port has.
+#[derive(Default)]
+struct ListsOfPort<'a> {
+    own: Vec<usize>,
+    /// Those that it has by groups, in their order, and the groups.
+    of_groups: Vec<(usize, &'a str)>,
+}
+
+impl ListsOfPort<'_> {
+    /// Refuses more of them than can be asked for each new flow.
+    fn check(&self, model: &AccessModel) -> Result<(), AccessError> {
+        let all = self
+            .own
+            .iter()
+            .chain(self.of_groups.iter().map(|(list, _)| list));
+        match all.max() {
+            Some(last) if self.own.len() + self.of_groups.len() > MAX_LISTS => {
+                Err(too_many(model, *last, MAX_LISTS, "lists at a port"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn attached(&self, attachments: &[Attachment]) -> Attached {
+        let mut attached = Attached::default();
+        for &number in &self.own {
+            let lists = attached.of_mut(attachments[number].direction);
+            lists.push(number as u32);
+        }
+        // A list that a port has itself is not asked once more for a group of it.
+        for &(number, _) in &self.of_groups {
+            let lists = attached.of_mut(attachments[number].direction);
+            if !lists.contains(&(number as u32)) {
+                lists.push(number as u32);
+            }
+        }
+        attached
+    }
+}
+
+/// Of these there are too many with a list.
+fn too_many(model: &AccessModel, list: usize, most: usize, of: &'static str) -> AccessError {
+    let name = model.lists[list].name.clone();
+    at(Place::List(name), "name")(Reason::TooMany { most, of })
+}
+
+/// For each port with lists: which.
 fn lists_by_port<'a>(
     context: &Context,
     attachments: &'a [Attachment],
-) -> BTreeMap<PortId, Vec<(usize, &'a str)>> {
-    let mut found: BTreeMap<PortId, Vec<(usize, &str)>> = BTreeMap::new();
+) -> BTreeMap<PortId, ListsOfPort<'a>> {
+    let mut found: BTreeMap<PortId, ListsOfPort<'_>> = BTreeMap::new();
     for (number, list) in attachments.iter().enumerate() {
         for port in &list.ports {
-            found.entry(*port).or_default();
+            found.entry(*port).or_default().own.push(number);
         }
         for group in &list.groups {
             for port in context.groups.get(group).into_iter().flatten() {
-                found.entry(*port).or_default().push((number, group));
+                let lists = found.entry(*port).or_default();
+                lists.of_groups.push((number, group));
             }
         }
     }
     found
 }
 
-fn note_overlaps(
-    port: PortId,
-    of_groups: &[(usize, &str)],
-    attachments: &[Attachment],
-    pairs: &mut BTreeSet<[usize; 2]>,
-    overlaps: &mut Vec<Overlap>,
-) {
-    for (at, (first, group)) in of_groups.iter().enumerate() {
-        for (second, other) in &of_groups[at + 1..] {
-            let lists = [*first, *second];
-            let differ = first != second && group != other;
-            let direction = |list: usize| attachments[list].direction;
-            if differ && direction(*first) == direction(*second) && pairs.insert(lists) {
-                overlaps.push(Overlap { lists, port });
+/// Pairs of lists that ports have by different groups.
+#[derive(Default)]
+struct Overlaps<'a> {
+    all: Vec<Overlap>,
+    pairs: BTreeSet<[usize; 2]>,
+    /// Of ports that were looked at: others like them have no other pairs.
+    seen: BTreeSet<&'a [(usize, &'a str)]>,
+}
+
+impl<'a> Overlaps<'a> {
+    fn note(
+        &mut self,
+        port: PortId,
+        lists: &'a ListsOfPort<'a>,
+        attachments: &[Attachment],
+        model: &AccessModel,
+    ) -> Result<(), AccessError> {
+        if !self.seen.insert(&lists.of_groups) {
+            return Ok(());
+        }
+        for (at, (first, group)) in lists.of_groups.iter().enumerate() {
+            for (second, other) in &lists.of_groups[at + 1..] {
+                let lists = [*first, *second];
+                let differ = first != second && group != other;
+                let direction = |list: usize| attachments[list].direction;
+                if differ && direction(*first) == direction(*second) && self.pairs.insert(lists) {
+                    self.all.push(Overlap { lists, port });
+                }
+                if self.all.len() > MAX_OVERLAPS {
+                    let of = "pairs of lists that ports have by different groups";
+                    return Err(too_many(model, *second, MAX_OVERLAPS, of));
+                }
             }
         }
+        Ok(())
     }
 }
 
@@ -181,7 +236,11 @@ fn segments(
     for (number, list) in attachments.iter().enumerate() {
         for id in &list.segments {
             let attached = &mut of_segment(&mut all, *id).attached;
-            attached.of_mut(list.direction).push(number as u32);
+            let lists = attached.of_mut(list.direction);
+            lists.push(number as u32);
+            if lists.len() > MAX_LISTS {
+                return Err(too_many(model, number, MAX_LISTS, "lists at a segment"));
+            }
         }
     }
     Ok(all)

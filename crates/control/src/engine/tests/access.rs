@@ -192,6 +192,24 @@ fn one_changed_rule_is_as_if_all_were_compiled() {
     assert_eq!(*engine.program.rules(), rules);
 }
 
+#[test]
+fn a_changed_rule_means_the_port_that_has_the_name_now() {
+    let (world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    engine.remove_port("vm0").unwrap();
+    engine.add_port(port("vm0", "blue")).unwrap();
+    let rule = r#"{"name": "one", "priority": 1, "action": "allow", "peer_ports": ["vm0"]}"#;
+    engine.put_rule(rule).unwrap();
+    world.ask(&mut engine, key(4, 1, 255));
+    world.ask(&mut engine, key(2, 3, 255));
+    assert_eq!(world.ask(&mut engine, key(4, 1, 3)), to(2));
+    let rules = engine.program.rules().clone();
+    let same = Arc::clone(&engine.wanted().state.access);
+    engine.set_access(AccessModel::default()).unwrap();
+    engine.set_access((*same).clone()).unwrap();
+    assert_eq!(*engine.program.rules(), rules);
+}
+
 /// `vm2` is closed by lists that were compiled before it was made anew, if it was: it has another number then.
 fn closed_ahead(is_made_anew: bool) -> Action {
     let (world, mut engine) = world();
@@ -206,7 +224,7 @@ fn closed_ahead(is_made_anew: bool) -> Action {
     }
     world.ask(&mut engine, key(at, 3, 255));
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), to(at));
-    engine.change(&request, &plan).unwrap();
+    engine.change(&request, plan).unwrap();
     assert_eq!(world.ask(&mut engine, key(0, 1, 2)), to(1));
     world.ask(&mut engine, key(0, 1, 3))
 }
@@ -227,7 +245,7 @@ fn a_plan_has_the_numbers_that_new_ports_will_have() {
     new.access = Arc::new(lists);
     let request = asked(Change::State(Box::new(new)));
     let plan = Plan::new(&engine.basis(), &request).unwrap();
-    engine.change(&request, &plan).unwrap();
+    engine.change(&request, plan.clone()).unwrap();
     let model = engine.model();
     let names = Names {
         segments: &model.segments,

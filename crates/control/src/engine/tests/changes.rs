@@ -481,7 +481,7 @@ fn what_has_changed_since_a_change_was_planned_stays_changed() {
     let mut request = asked(Change::RemovePort("vm1".to_owned()));
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.add_port(port("vm2", "blue")).unwrap();
-    engine.change(&request, &plan).unwrap();
+    engine.change(&request, plan).unwrap();
     let names = |state: &WantedState| -> Vec<_> {
         let ports = state.ports.iter();
         ports.map(|port| port.name.clone()).collect()
@@ -493,14 +493,14 @@ fn what_has_changed_since_a_change_was_planned_stays_changed() {
     request.condition = Condition::OneOf(vec![engine.wanted().version]);
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.add_port(port("vm3", "blue")).unwrap();
-    let problem = engine.change(&request, &plan).unwrap_err();
+    let problem = engine.change(&request, plan).unwrap_err();
     assert_eq!(problem.status, 412);
     assert_eq!(names(&engine.wanted().state), ["vm0", "vm2", "vm3"]);
     // What another change has taken away cannot be taken away once more.
     request.condition = Condition::Any;
     let plan = Plan::new(&engine.basis(), &request).unwrap();
     engine.remove_port("vm2").unwrap();
-    let problem = engine.change(&request, &plan).unwrap_err();
+    let problem = engine.change(&request, plan).unwrap_err();
     assert_eq!(problem.status, 404);
 }
 

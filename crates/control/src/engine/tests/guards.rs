@@ -149,7 +149,10 @@ fn who_connects_next_is_another() {
     // A guest that resets its driver is the same one.
     phase(&world, &mut engine, PortPhase::Connected);
     assert_eq!(world.frame(&mut engine, key(0, 2, 255)), SPOOFED);
+    // What it asked last is heard after it has gone.
+    assert!(world.send_upcall(77, key(0, 1, 3)));
     phase(&world, &mut engine, PortPhase::Waiting);
+    engine.answer_upcalls().unwrap();
     phase(&world, &mut engine, PortPhase::Up);
     assert_eq!(world.frame(&mut engine, key(0, 2, 255)), flood(0));
     assert_eq!(world.frame(&mut engine, key(0, 1, 255)), SPOOFED);

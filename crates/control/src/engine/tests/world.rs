@@ -813,7 +813,19 @@ impl Engine {
     /// Plans a change and makes it.
     pub(super) fn try_change(&mut self, request: &AskedFor) -> Result<Wanted, Problem> {
         let plan = Plan::new(&self.basis(), request)?;
-        self.change(request, &plan)
+        self.change(request, plan)
+    }
+
+    /// Makes a planned change, or plans it anew, as the API's side does.
+    pub(super) fn change(&mut self, request: &AskedFor, plan: Plan) -> Result<Wanted, Problem> {
+        let changed = self.follow_plan(Box::new((request.clone(), plan)))?;
+        match changed.wanted {
+            Some(wanted) => Ok(wanted),
+            None => {
+                let plan = changed.planned.1.anew(changed.basis, request)?;
+                self.change(request, plan)
+            }
+        }
     }
 
     pub(super) fn change_to(&mut self, change: Change) -> Result<Wanted, Problem> {

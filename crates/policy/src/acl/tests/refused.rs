@@ -330,6 +330,47 @@ fn groups_with_a_port_in_common_need_priorities_that_say_who_is_first() {
     assert!(error.starts_with(why), "{error}");
 }
 
+/// So many lists, attached by turns like this.
+fn many_lists(count: usize, attached: &[&str]) -> String {
+    let list = |(n, to): (usize, &&str)| {
+        format!("[[acl]]\nname = \"l{n}\"\ndirection = \"to-guest\"\n{to}\n")
+    };
+    let lists: String = attached
+        .iter()
+        .cycle()
+        .take(count)
+        .enumerate()
+        .map(list)
+        .collect();
+    format!("{GROUPS}{lists}")
+}
+
+#[test]
+fn lists_are_not_more_than_can_be_asked_and_compared() {
+    let (web, db) = ("groups = [\"web\"]", "groups = [\"db\"]");
+    for attached in [
+        &[web, db][..],
+        &["ports = [\"vm2\"]"],
+        &["segments = [\"lan\"]"],
+    ] {
+        assert!(
+            try_compile(&many_lists(256, attached)).is_ok(),
+            "{attached:?}"
+        );
+        let error = refused(&many_lists(257, attached));
+        assert!(
+            error.starts_with("acl \"l256\": name: expected at most 256 lists at a "),
+            "{error}"
+        );
+    }
+    // A pair of lists for each two of a group's elements would not fit into memory.
+    let error = refused(&many_lists(20_000, &[web, db]));
+    assert!(
+        error.contains("expected at most 256 lists at a port"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_change_is_refused_as_a_whole_model_would_be() {
     let rules = try_compile(&format!("{LIST}\n{}", rule("a", "vlan = 1")))
