@@ -9,6 +9,7 @@ mod document;
 mod tests;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use api::v1::WantedState;
@@ -56,15 +57,24 @@ impl std::error::Error for ConfigError {}
 /// # Errors
 /// The first thing that is wrong with the file; nothing was changed then.
 pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError> {
-    let bytes = std::fs::read(file).map_err(|error| ConfigError {
+    parse(&text_of(std::fs::read(file), file)?, file, runtime_dir)
+}
+
+/// The text that was read, or not, of what errors call `file`; for [`parse`].
+///
+/// # Errors
+/// It could not be read, or is no UTF-8.
+pub fn text_of(bytes: io::Result<Vec<u8>>, file: &Path) -> Result<String, ConfigError> {
+    let bytes = bytes.map_err(|error| ConfigError {
         file: file.to_owned(),
         place: None,
         key: String::new(),
         expected: "a file that can be read".to_owned(),
         found: error.to_string(),
     })?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let before = String::from_utf8_lossy(&error.as_bytes()[..valid]);
         ConfigError {
             file: file.to_owned(),
             place: Some(place_of(&before, before.len())),
@@ -72,8 +82,7 @@ pub fn load(file: &Path, runtime_dir: &Path) -> Result<WantedState, ConfigError>
             expected: "UTF-8 text".to_owned(),
             found: "a byte that is not".to_owned(),
         }
-    })?;
-    parse(text, file, runtime_dir)
+    })
 }
 
 /// The error for something of a port that cannot be had, with its line; `port` is the port's place in the file.
@@ -100,11 +109,17 @@ pub fn port_error(
 #[must_use]
 pub fn error_in(file: &Path, invalid: &Invalid) -> ConfigError {
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let lines = document::read(&text).ok().map(|(_, lines)| lines);
+    error_in_text(&text, file, invalid)
+}
+
+/// The same, of a file with this text.
+#[must_use]
+pub fn error_in_text(text: &str, file: &Path, invalid: &Invalid) -> ConfigError {
+    let lines = document::read(text).ok().map(|(_, lines)| lines);
     let offset = lines.map(|lines| lines.find(invalid.place, invalid.key, invalid.item));
     ConfigError {
         file: file.to_owned(),
-        place: offset.map(|offset| place_of(&text, offset)),
+        place: offset.map(|offset| place_of(text, offset)),
         key: invalid.place.key(invalid.key),
         expected: invalid.expected.clone(),
         found: invalid.found.clone(),

@@ -307,6 +307,64 @@ fn a_file_is_applied_with_its_difference() {
 }
 
 #[test]
+fn a_file_may_come_from_standard_input() {
+    let fake = Fake::start();
+    let before = fake.json("port list");
+    let apply = |line: &str, text: &str| {
+        let mut command = fake.command(line);
+        command.write_stdin(text).output().unwrap()
+    };
+    let text = "[switch]\nname = \"host1\"\n[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\nqueues = 2\n";
+    let shown = "- segment blue\n- segment red\n- port vm2 (loses its connection)\n~ port vm1: segment blue -> default\n4 changes";
+    for (line, status, end) in [
+        ("apply - --dry-run", 3, "to apply"),
+        ("apply -", 0, "applied"),
+    ] {
+        assert_eq!(fake.json("port list"), before);
+        let done = apply(line, text);
+        assert_eq!(done.status.code(), Some(status));
+        let told = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(told, format!("{shown} {end}\n"));
+    }
+    let before = fake.json("port list");
+    for (text, complaint) in [
+        (
+            "[switch]\nname = 5\n",
+            "<stdin>:2:8: switch.name: expected a name",
+        ),
+        (
+            "[switch]\nname = \"host1\"\nworkers = 3\n",
+            "<stdin>:3:11: switch.workers: expected 1, with which",
+        ),
+        ("", "<stdin>: it is empty\n"),
+    ] {
+        let done = apply("apply -", text);
+        let told = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(2), "{told}");
+        assert!(told.starts_with(&format!("lasthop: {complaint}")), "{told}");
+    }
+    assert_eq!(fake.json("port list"), before);
+}
+
+#[test]
+fn a_terminal_is_no_file() {
+    let fake = Fake::start();
+    let Ok(terminal) = std::fs::File::open("/dev/ptmx") else {
+        return eprintln!("skipped: no pseudo-terminals here");
+    };
+    let done = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"))
+        .arg("--runtime-dir")
+        .arg(fake.dir())
+        .args(["apply", "-"])
+        .stdin(terminal)
+        .output()
+        .unwrap();
+    let told = String::from_utf8(done.stderr).unwrap();
+    let expected = "lasthop: standard input is a terminal: name a file, or pipe one in\n";
+    assert_eq!((done.status.code(), &*told), (Some(2), expected));
+}
+
+#[test]
 fn a_file_that_cannot_be_applied_is_blamed_with_its_place() {
     let fake = Fake::start();
     let before = fake.json("port list");

@@ -4,11 +4,11 @@
 //! somebody else has changed meanwhile is not lost without being seen.
 
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use api::v1::WantedState;
-use control::config;
+use control::config::{self, ConfigError};
 use control::wanted::{self, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
@@ -16,6 +16,8 @@ use super::args::How;
 use super::client::Client;
 use super::{Done, Failure, emit, units, upgrade};
 
+/// What errors call standard input.
+const STDIN: &str = "<stdin>";
 /// Where everything that is wanted is.
 const STATE: &str = "/v1/state";
 /// The same, only to look at.
@@ -27,14 +29,19 @@ pub(super) async fn reload(client: &Client, runtime_dir: &Path, how: How) -> Don
     apply(client, runtime_dir, file, how).await
 }
 
-/// Applies a file.
+/// Applies a file; `-` is standard input.
 pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, how: How) -> Done {
-    let new = config::load(&file, runtime_dir);
-    let new = new.map_err(|error| Failure::Wrong(error.to_string()))?;
+    let wrong = |error: ConfigError| Failure::Wrong(error.to_string());
+    let (file, bytes) = match file.as_os_str() == "-" {
+        true => (PathBuf::from(STDIN), standard_input()?),
+        false => (file.clone(), std::fs::read(&file)),
+    };
+    let text = config::text_of(bytes, &file).map_err(wrong)?;
+    let new = config::parse(&text, &file, runtime_dir).map_err(wrong)?;
     let (answer, tag) = client.get_tagged(STATE).await?;
     let old: WantedState = super::order::read(&answer)?;
     live::check(&old.switch, &new.switch)
-        .map_err(|fixed| Failure::Wrong(config::error_in(&file, &fixed).to_string()))?;
+        .map_err(|fixed| wrong(config::error_in_text(&text, &file, &fixed)))?;
     let difference = Difference::between(&old, &new);
     let apply = !how.dry_run && !difference.is_empty();
     let doubts = wanted::check_access(&new).unwrap_or_default();
@@ -62,6 +69,20 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
     match how.dry_run && !difference.is_empty() {
         true => Err(Failure::Differs),
         false => Ok(()),
+    }
+}
+
+/// What comes from standard input. A generator that failed before it has said anything wants nothing; that is not to want nothing to be there.
+fn standard_input() -> Result<io::Result<Vec<u8>>, Failure> {
+    if io::stdin().is_terminal() {
+        let text = "standard input is a terminal: name a file, or pipe one in";
+        return Err(Failure::Wrong(text.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().read_to_end(&mut bytes);
+    match bytes.is_empty() && read.is_ok() {
+        true => Err(Failure::Wrong(format!("{STDIN}: it is empty"))),
+        false => Ok(read.map(|_| bytes)),
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) enum Command {
     Mirror(Mirror),
     /// Have what a configuration file says, and show what that changes
     Apply {
-        /// The file, as `lasthop run` reads it
+        /// The file, as `lasthop run` reads it; - reads standard input
         file: PathBuf,
         #[command(flatten)]
         how: How,
