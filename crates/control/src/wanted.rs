@@ -14,6 +14,7 @@ mod limits;
 pub mod live;
 mod metrics;
 mod mirrors;
+mod needs;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -132,12 +133,12 @@ pub fn set_port(
 /// The state without one port.
 ///
 /// # Errors
-/// 404 without such a port, 409 where a mirror names it.
+/// 404 without such a port, 409 where something else names it.
 pub fn remove_port(state: &WantedState, name: &str) -> Result<WantedState, Problem> {
     let at = position(state, name)?;
+    needs::port(state, name)?;
     let mut new = state.clone();
     new.ports.remove(at);
-    mirrors::needed(&new)?;
     Ok(new)
 }
 

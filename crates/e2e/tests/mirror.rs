@@ -319,11 +319,14 @@ fn a_mirror_that_cannot_be_is_refused_and_nothing_changes() {
         assert!(error.contains(said), "{wrong}: {error}");
         assert!(error.contains("new.toml:"), "{error}");
     }
-    for port in ["probe", "vm1"] {
+    for (port, needs) in [
+        ("probe", "mirror `m1` sends its copies there"),
+        ("vm1", "mirror `m1` copies its frames"),
+    ] {
         let refused = world.lasthop.cli(&["port", "remove", port]);
         let error = String::from_utf8_lossy(&refused.stderr);
         assert!(
-            !refused.status.success() && error.contains("mirror `m1` needs it"),
+            !refused.status.success() && error.contains(needs),
             "{error}"
         );
     }

@@ -144,7 +144,10 @@ red         -  flooded    vm2
     let (status, complaint) = fake.fails("segment remove blue");
     assert_eq!(
         (status, &*complaint),
-        (2, "lasthop: name: port `vm1` is in it\n")
+        (
+            2,
+            "lasthop: segment `blue` cannot be removed: port `vm1` is in it, port `vm2` is in it; change or remove these first\n"
+        )
     );
     assert_eq!(fake.fails("segment set green").0, 2);
     assert_eq!(
@@ -250,7 +253,7 @@ fn a_mirror_that_cannot_be_is_refused_with_its_field() {
     assert!(told.starts_with("lasthop: filter: column 4: "), "{told}");
     assert_eq!(fake.json("mirror list"), before);
     let (status, told) = fake.fails("port remove vm2");
-    let needed = "lasthop: name: mirror `m1` needs it\n";
+    let needed = "lasthop: port `vm2` cannot be removed: mirror `m1` copies its frames; change or remove that first\n";
     assert_eq!((status, &*told), (2, needed));
 }
 

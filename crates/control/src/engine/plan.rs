@@ -10,7 +10,7 @@ use super::access::Access;
 use super::numbers::Numbers;
 use super::saved::Written;
 use crate::command::Request;
-use crate::wanted::{Change, placed, version};
+use crate::wanted::{placed, version};
 
 /// What a change starts from.
 #[derive(Clone, Debug, Default)]
@@ -62,10 +62,7 @@ impl Plan {
             ports: &numbers.ports,
         };
         let access = basis.access.compiled(&after.access, names);
-        let access = access.map_err(|error| {
-            let problem = placed(&after.access, &error).to_problem_in(None);
-            named_still(&request.change, problem)
-        })?;
+        let access = access.map_err(|error| placed(&after.access, &error).to_problem_in(None))?;
         // What it takes to know that is kept with the rules.
         let _ = version(&after);
         Ok(Self {
@@ -99,18 +96,5 @@ impl Plan {
     pub(super) fn starts_from(&self, basis: &Basis) -> bool {
         let (wanted, numbers) = &self.before;
         (wanted, numbers) == (&basis.wanted, &basis.numbers)
-    }
-}
-
-/// What an access list has against a change: of what goes away, that it is still named.
-fn named_still(change: &Change, problem: Problem) -> Problem {
-    let by_access = problem.field.as_deref();
-    let by_access = by_access.is_some_and(|field| field.starts_with("access."));
-    match change {
-        Change::RemovePort(_) | Change::RemoveSegment(_) if by_access => {
-            let field = problem.field.unwrap_or_default();
-            Problem::conflict("name", format!("{field} needs it: {}", problem.detail))
-        }
-        _ => problem,
     }
 }

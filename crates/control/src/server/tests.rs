@@ -498,7 +498,10 @@ async fn segments_and_the_switch_have_paths_of_their_own() {
     let problem = site.refused("DELETE", "/v1/segments/blue", "").await;
     assert_eq!(
         (problem.status, &*problem.detail),
-        (409, "port `vm1` is in it")
+        (
+            409,
+            "segment `blue` cannot be removed: port `vm1` is in it; change or remove that first"
+        )
     );
     let (_, _, body) = site
         .ask("PATCH", "/v1/segments/blue", r#"{"vlan":null}"#)

@@ -11,6 +11,7 @@ use policy::acl::{AccessError, Names, RuleName, Rules, Shadowed};
 use policy::{PortId, Segment, SegmentId};
 
 use super::invalid::{Invalid, Place, Why};
+use super::needs;
 
 /// What is worth a warning in access lists that are right.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -144,7 +145,7 @@ impl AccessChange {
     /// The lists after the change, not checked.
     ///
     /// # Errors
-    /// 404 where something is not there.
+    /// 404 where something is not there, 409 where it is to be removed and something else names it.
     pub(super) fn apply(&self, old: &AccessModel) -> Result<AccessModel, Problem> {
         let mut new = old.clone();
         match self {
@@ -168,9 +169,13 @@ impl AccessChange {
                 was_there
                     .then_some(())
                     .ok_or_else(|| missing("address set", name))?;
+                needs::address_set(&new, name)?;
             }
             Self::PutGroup(group) => put(&mut new.groups, group.clone(), |g| &g.name),
-            Self::RemoveGroup(name) => remove(&mut new.groups, name, |g| &g.name, "group")?,
+            Self::RemoveGroup(name) => {
+                remove(&mut new.groups, name, |g| &g.name, "group")?;
+                needs::group(&new, name)?;
+            }
         }
         Ok(new)
     }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::access::AccessChange;
 use super::mirrors::MirrorChange;
-use super::{Invalid, add_port, check, live, mirrors, normalise, remove_port, set_port};
+use super::{Invalid, add_port, check, live, needs, normalise, remove_port, set_port};
 use crate::objects;
 
 /// A change.
@@ -140,13 +140,8 @@ fn without_segment(state: &WantedState, name: &str) -> Result<WantedState, Probl
         let detail = format!("there always is a segment `{name}`");
         return Err(Problem::new(ProblemKind::Fixed, detail).with_field("name"));
     }
-    let mut ports = new.ports.iter();
-    if let Some(port) = ports.find(|port| port.segments().any(|s| s == name)) {
-        let detail = format!("port `{}` is in it", port.name);
-        return Err(Problem::conflict("name", detail));
-    }
+    needs::segment(state, name)?;
     new.segments.retain(|segment| segment.name != name);
-    mirrors::needed(&new)?;
     Ok(new)
 }
 

@@ -161,17 +161,6 @@ pub fn mirrors(state: &WantedState, stats: &StatsDocument) -> Vec<MirrorStatus> 
     state.mirrors.iter().map(status).collect()
 }
 
-/// That a port or a segment goes which a mirror names.
-pub(super) fn needed(state: &WantedState) -> Result<(), Problem> {
-    check(state).map_err(|invalid| {
-        let mirror = match invalid.place {
-            Place::Mirror(at) => state.mirrors.get(at).map_or("?", |mirror| &mirror.name),
-            _ => "?",
-        };
-        Problem::conflict("name", format!("mirror `{mirror}` needs it"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use api::v1::{PortSpec, PortState, Traffic};

@@ -147,11 +147,8 @@ fn what_a_list_names_does_not_go_away() {
     let (_world, mut engine) = world();
     engine.set_access(closed()).unwrap();
     let problem = engine.remove_port("vm2").unwrap_err();
-    assert_eq!(
-        (problem.status, problem.field.as_deref()),
-        (409, Some("name"))
-    );
-    let detail = "access.lists[0].ports needs it: there is no port \"vm2\"";
+    assert_eq!((problem.status, &problem.field), (409, &None));
+    let detail = "port `vm2` cannot be removed: access list `in` is attached to it; change or remove that first";
     assert_eq!(problem.detail, detail);
     engine.remove_port("vm1").unwrap();
     engine.set_access(AccessModel::default()).unwrap();

@@ -15,3 +15,27 @@ async fn warnings_name_rules_that_never_decide_and_lists_that_are_nobodys() {
     });
     assert_eq!((status, warnings), (200, told));
 }
+
+#[tokio::test]
+async fn what_a_rule_names_is_not_removed() {
+    let site = Site::start();
+    let lists = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],"groups":[{"name":"web","ports":[]}],
+        "lists":[{"name":"in","direction":"to-guest","rules":[
+            {"name":"1","action":"allow","source":["@office"],"peer_groups":["web"]}]}]}"#;
+    assert_eq!(site.ask("PUT", "/v1/access", lists).await.0, 200);
+    for (path, what) in [
+        ("/v1/access/groups/web", "group `web`"),
+        ("/v1/access/address_sets/office", "address set `office`"),
+    ] {
+        let problem = site.refused("DELETE", path, "").await;
+        let told = format!(
+            "{what} cannot be removed: rule `1` of access list `in` names it; change or remove that first"
+        );
+        assert_eq!((problem.status, problem.detail), (409, told));
+    }
+    let gone = "/v1/access/lists/in/rules/1";
+    assert_eq!(site.ask("DELETE", gone, "").await.0, 204);
+    for path in ["/v1/access/groups/web", "/v1/access/address_sets/office"] {
+        assert_eq!(site.ask("DELETE", path, "").await.0, 204);
+    }
+}
