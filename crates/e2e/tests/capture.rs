@@ -378,7 +378,7 @@ fn what_cannot_be_is_said_and_nothing_is_left() {
         ),
         (
             ["vm9", "-w", name, "--filter", ""],
-            1,
+            2,
             "there is no port `vm9`",
         ),
         (["vm1", "-w", name, "--buffer", "5000"], 2, "a power of two"),

@@ -438,7 +438,7 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
             2,
             "filter: column 4",
         ),
-        ("remove m2", 1, "there is no mirror `m2`"),
+        ("remove m2", 2, "there is no mirror `m2`"),
     ] {
         let words: Vec<&str> = ["mirror"].into_iter().chain(line.split(' ')).collect();
         let output = world.lasthop.cli(&words);

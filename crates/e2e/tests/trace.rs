@@ -547,7 +547,7 @@ fn the_next_frames_of_a_port_are_told() {
 
     turn.step("what is wrong");
     let (code, text) = refused(&lasthop, &["--port", "vm9", "--next", "1"]);
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("no port `vm9`"), "{text}");
     for wrong in [
         &["--next", "1", "--filter", "banana"][..],

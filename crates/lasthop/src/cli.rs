@@ -2,7 +2,8 @@
 //!
 //! `run` becomes the supervisor; everything else is a client of the API on `DIR/api.sock` and knows nothing
 //! that the API does not say; `upgrade` and `reload` ask the supervisor itself. Exit statuses: 0 done, 1 it failed, 2 what was
-//! asked for is wrong (usage, configuration, or a request that Lasthop refuses as invalid or taken), 3 a dry run would change something.
+//! asked for is wrong (usage, configuration, a name of nothing, or a request that Lasthop refuses as invalid or taken), 3 a dry run would
+//! change something.
 
 mod apply;
 mod args;

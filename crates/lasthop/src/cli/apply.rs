@@ -80,7 +80,7 @@ fn standard_input() -> Result<io::Result<Vec<u8>>, Failure> {
     }
     let mut bytes = Vec::new();
     let read = io::stdin().lock().read_to_end(&mut bytes);
-    match bytes.is_empty() && read.is_ok() {
+    match bytes.trim_ascii().is_empty() && read.is_ok() {
         true => Err(Failure::Wrong(format!("{STDIN}: it is empty"))),
         false => Ok(read.map(|_| bytes)),
     }

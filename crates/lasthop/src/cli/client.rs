@@ -232,15 +232,20 @@ impl Client {
 
     /// Why nobody answers.
     fn unreachable(&self, error: &io::Error) -> Failure {
-        let socket = self.socket.display();
-        let why = match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "is `lasthop run` running?".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Failure::Failed(format!("cannot reach Lasthop at {socket}: {why}"))
+        Failure::Failed(unreachable(&self.socket, error))
     }
+}
+
+/// Why nobody answers at a socket of Lasthop's.
+pub(super) fn unreachable(socket: &Path, error: &io::Error) -> String {
+    let socket = socket.display();
+    let why = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "is `lasthop run` running?".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    format!("cannot reach Lasthop at {socket}: {why}")
 }
 
 /// What a server says that does not do what it was asked.

@@ -32,10 +32,12 @@ impl fmt::Display for Failure {
 }
 
 impl From<Problem> for Failure {
-    /// 409 and 422 blame what was asked for, the others what happened.
+    /// Statuses from 400 to 499 blame what was asked for, but for two: it came too slowly (408), or somebody else was faster (412). Asked
+    /// again it may be done, as with all others, which blame what happened.
     fn from(problem: Problem) -> Self {
         match problem.status {
-            409 | 422 => Self::Wrong(problem.to_string()),
+            408 | 412 => Self::Failed(problem.to_string()),
+            400..500 => Self::Wrong(problem.to_string()),
             _ => Self::Failed(problem.to_string()),
         }
     }

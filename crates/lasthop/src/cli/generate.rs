@@ -29,10 +29,12 @@ The API: HTTP and JSON. Who may write to this socket may do everything.
 Done.
 .TP
 1
-It failed.
+It was asked for rightly and failed, or broke off: nobody answers, somebody else was faster, there are too many already. Asked again
+it may be done.
 .TP
 2
-What was asked for is wrong: usage, configuration, or a request that is invalid or taken.
+What was asked for is wrong, and nothing was changed: usage, configuration, a file that cannot be read, a port or anything else that there
+is not, a name that is taken, something that is needed still.
 .TP
 3
 \fBapply\fR or \fBreload\fR with \fB--dry-run\fR would change something.
@@ -59,10 +61,11 @@ pub(super) fn man(out: Option<&Path>) -> Done {
     let Some(dir) = out else {
         return emit(&page);
     };
-    let written = std::fs::create_dir_all(dir)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+    let told = |error: io::Error| format!("{}: {error}", dir.display());
+    std::fs::create_dir_all(dir).map_err(|error| Failure::Wrong(told(error)))?;
+    let written = clap_mangen::generate_to(Cli::command(), dir)
         .and_then(|()| std::fs::write(dir.join("lasthop.1"), page));
-    written.map_err(|error| Failure::Failed(format!("{}: {error}", dir.display())))
+    written.map_err(|error| Failure::Failed(told(error)))
 }
 
 /// The page `lasthop(1)`.

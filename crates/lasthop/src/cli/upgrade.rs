@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::client::unreachable;
 use super::{Done, Failure, emit, units};
 use crate::admin::{Answer, Report, Request, SOCKET};
 
@@ -24,7 +25,7 @@ impl Answers {
         let socket = runtime_dir.join(SOCKET);
         let failed = |what, error: &dyn fmt::Display| failed(what, &socket, error);
         let stream = UnixStream::connect(&socket);
-        let mut stream = stream.map_err(|e| failed("cannot reach Lasthop at", &e))?;
+        let mut stream = stream.map_err(|e| Failure::Failed(unreachable(&socket, &e)))?;
         let request = serde_json::to_string(request);
         let request = request.map_err(|e| Failure::Failed(e.to_string()))?;
         // One that refuses does not read to the end; its answer says more than the error here.
