@@ -467,7 +467,7 @@ impl Engine {
             Command::Basis(reply) => drop(reply.send(Ok(self.basis()))),
             Command::Change(planned, reply) => drop(reply.send(self.follow_plan(planned))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
-            Command::Fdb(filter, reply) => drop(reply.send(Ok(self.fdb_document(&filter)))),
+            Command::Fdb(filter, reply) => drop(reply.send(self.fdb_document(&filter))),
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
             Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
             Command::Capture(port, query, reply) => {

@@ -166,7 +166,10 @@ red      52:54:00:00:00:02  vm2   3 s
         "segment": "red", "mac": "52:54:00:00:00:02", "port": "vm2", "age_seconds": 3,
     });
     assert_eq!(one, json!({"entries": [entry]}));
-    assert_eq!(fake.prints("fdb list --port vm9"), "nothing learned\n");
+    assert_eq!(
+        fake.prints("fdb list --port vm1 --segment red"),
+        "nothing learned\n"
+    );
 }
 
 #[test]
@@ -467,6 +470,12 @@ fn what_the_server_refuses() {
         ("port show vm9", 2, "there is no port `vm9`"),
         ("port remove vm9", 2, "there is no port `vm9`"),
         ("port set vm9 --queues 2", 2, "there is no port `vm9`"),
+        ("fdb list --port vm9", 2, "port: there is no port `vm9`"),
+        (
+            "fdb list --segment green",
+            2,
+            "segment: there is no segment `green`",
+        ),
         ("segment remove green", 2, "there is no segment `green`"),
         (
             "segment set green --vlan 2",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::PortState;
+use super::{PortState, Problem, WantedState};
 
 /// Answer of `GET /v1/stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -101,5 +101,21 @@ impl FdbFilter {
     pub fn accepts(&self, entry: &FdbEntry) -> bool {
         let same = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|w| w == is);
         same(&self.segment, &entry.segment) && same(&self.port, &entry.port)
+    }
+
+    /// Says whether there is what is asked for.
+    ///
+    /// # Errors
+    /// 404 where there is no such segment or port, with the field.
+    pub fn check(&self, wanted: &WantedState) -> Result<(), Problem> {
+        let segment = self.segment.as_deref();
+        let port = self.port.as_deref();
+        if let Some(name) = segment.filter(|name| wanted.segment(name).is_none()) {
+            return Err(Problem::no_such_segment(name).with_field("segment"));
+        }
+        if let Some(name) = port.filter(|name| wanted.port(name).is_none()) {
+            return Err(Problem::no_such_port(name).with_field("port"));
+        }
+        Ok(())
     }
 }

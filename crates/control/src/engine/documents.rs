@@ -273,16 +273,18 @@ impl Engine {
         work(&counts, self.counters.ticks_per_second())
     }
 
-    pub(super) fn fdb_document(&self, filter: &FdbFilter) -> FdbDocument {
+    /// What was learned; 404 where there is no such port or segment.
+    pub(super) fn fdb_document(&self, filter: &FdbFilter) -> Result<FdbDocument, Problem> {
+        filter.check(&self.saved.wanted)?;
         let stations = self.fdb.list(self.now()).into_iter().map(|s| FdbEntry {
             segment: self.segment_name(s.segment).to_owned(),
             mac: s.mac.to_string(),
             port: self.port_name(s.port).to_owned(),
             age_seconds: s.age.as_secs(),
         });
-        FdbDocument {
+        Ok(FdbDocument {
             entries: stations.filter(|e| filter.accepts(e)).collect(),
-        }
+        })
     }
 
     fn segment_name(&self, id: SegmentId) -> &str {

@@ -171,7 +171,8 @@ impl Engine {
             Order::Fdb(filter, reply) => {
                 let mut entries = fdb();
                 entries.retain(|entry| filter.accepts(entry));
-                drop(reply.send(Ok(FdbDocument { entries })));
+                let found = filter.check(&self.wanted);
+                drop(reply.send(found.map(|()| FdbDocument { entries })));
             }
             Order::Trace(_, reply) => {
                 let column = 17;

@@ -37,7 +37,20 @@ fn an_unknown_station_is_flooded_and_then_learned() {
         flood(2),
         "segments do not see each other"
     );
-    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default()).unwrap();
+    let of = |segment: &str, port: &str| api::v1::FdbFilter {
+        segment: (!segment.is_empty()).then(|| segment.to_owned()),
+        port: (!port.is_empty()).then(|| port.to_owned()),
+    };
+    let red = engine.fdb_document(&of("red", "vm0")).unwrap();
+    assert_eq!(red.entries, []);
+    for (filter, field) in [(of("green", ""), "segment"), (of("", "vm9"), "port")] {
+        let problem = engine.fdb_document(&filter).unwrap_err();
+        assert_eq!(
+            (problem.status, problem.field.as_deref()),
+            (404, Some(field))
+        );
+    }
     let lines: Vec<_> = fdb
         .entries
         .iter()
@@ -159,7 +172,7 @@ fn stations_in_use_stay_young_and_silent_ones_age() {
         world.frame(&mut engine, key(1, 2, 255));
         world.seconds(&mut engine, 1);
     }
-    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default()).unwrap();
     assert_eq!(fdb.entries.len(), 1, "{fdb:?}");
     assert_eq!(fdb.entries[0].port, "vm1");
     assert!(fdb.entries[0].age_seconds <= 5, "{fdb:?}");
@@ -186,7 +199,7 @@ fn the_use_of_flows_that_are_older_than_their_station_counts() {
         world.frame(&mut engine, late);
         world.seconds(&mut engine, 1);
     }
-    let fdb = engine.fdb_document(&api::v1::FdbFilter::default());
+    let fdb = engine.fdb_document(&api::v1::FdbFilter::default()).unwrap();
     assert_eq!(fdb.entries.len(), 1, "{fdb:?}");
 }
 
