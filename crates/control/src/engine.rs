@@ -241,8 +241,9 @@ impl Engine {
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
-        engine.adopt_learned(&adopted.stations);
         engine.adopt_bound(&adopted.stations, adopted.epoch == 0)?;
+        engine.adopt_pins();
+        engine.adopt_learned(&adopted.stations);
         engine.reconcile().map_err(io::Error::other)?;
         engine.check_flows()?;
         engine.answers.ring_bell();
@@ -265,6 +266,7 @@ impl Engine {
             let seen = now.saturating_sub(Duration::from_millis((*idle_ms).into()));
             let mac = MacAddr(station.mac);
             self.fdb.adopt(seen, station.segment, mac, station.port);
+            self.forget_pretender(station);
         }
     }
 
@@ -441,7 +443,7 @@ impl Engine {
         }
         let now = self.now();
         (self.unsaved_move, self.saved_at) = (false, now);
-        let stations = self.fdb.list(now).into_iter().filter(|s| !s.pinned);
+        let stations = self.fdb.list(now).into_iter();
         self.saved.stations = stations
             .map(|s| SavedStation {
                 segment: s.segment,

@@ -24,17 +24,18 @@
 //! the holder has aged out or its port is gone, there is nobody left to protect.
 //!
 //! Not covered: an address that its owner has not used for `age` belongs to whoever speaks first.
-//! Pin it ([`Fdb::pin`]) where that matters: then no other port may use it as a source.
+//! Where that matters it is pinned ([`Fdb::pin`]), as those are that guards list: then no other port may use it as a source.
 
 mod effect;
 mod entry;
 mod foresee;
 mod limits;
+mod pins;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use policy::{Lookup, PortId, SegmentId};
@@ -68,6 +69,8 @@ pub struct Station {
 pub struct Fdb {
     limits: Limits,
     entries: HashMap<Key, Entry>,
+    /// Those that are pinned.
+    pinned: BTreeSet<Key>,
     /// Learned entries by port; pinned ones do not count.
     learned: HashMap<PortId, usize>,
     /// Learned entries in total.
@@ -142,38 +145,6 @@ impl Fdb {
             }
             None => self.learn_new(seen, key, port, &mut Vec::new()),
         }
-    }
-
-    /// Ties an address to a port until [`Fdb::unpin`]. No other port may use it as a source.
-    pub fn pin(&mut self, segment: SegmentId, mac: MacAddr, port: PortId) -> Vec<Effect> {
-        let key = (segment, mac);
-        let mut effects = Vec::new();
-        let before = self.remove(key);
-        self.entries.insert(key, Entry::pin(port));
-        match before {
-            Some(before) if before.pinned() && before.port() == port => return effects,
-            Some(before) if before.port() != port => {
-                effects.push(Effect::Moved {
-                    segment,
-                    mac,
-                    from: before.port(),
-                    to: port,
-                });
-            }
-            _ => effects.push(Effect::Learned { segment, mac, port }),
-        }
-        effects.push(invalidate(key));
-        effects
-    }
-
-    /// Takes back a [`Fdb::pin`]; the address is then unknown. Nothing happens to a learned one.
-    pub fn unpin(&mut self, segment: SegmentId, mac: MacAddr) -> Vec<Effect> {
-        let key = (segment, mac);
-        let mut effects = Vec::new();
-        if self.entries.get(&key).is_some_and(Entry::pinned) {
-            self.forget(key, &mut effects);
-        }
-        effects
     }
 
     /// Forgets what is too old and lifts the bars that have ended. Cost: one pass over all entries.
@@ -270,10 +241,8 @@ impl Fdb {
         if let Some(why) = self.no_room_for(port, None) {
             return self.refuse(key, port, why, effects);
         }
-        self.entries
-            .insert(key, Entry::learn(now, port, &mut self.next_claim));
-        *self.learned.entry(port).or_default() += 1;
-        self.total += 1;
+        let entry = Entry::learn(now, port, &mut self.next_claim);
+        self.insert_learned(key, entry);
         self.counters.learned += 1;
         effects.push(Effect::Learned {
             segment: key.0,
@@ -283,6 +252,12 @@ impl Fdb {
         // Until now frames to it were flooded; and those from it had a source that nobody had learned, if they have a
         // flow.
         effects.push(invalidate(key));
+    }
+
+    fn insert_learned(&mut self, key: Key, entry: Entry) {
+        *self.learned.entry(entry.port()).or_default() += 1;
+        self.total += 1;
+        self.entries.insert(key, entry);
     }
 
     /// Why nothing new can be learned at a port, if so; where an old entry of a port gives way to it.
@@ -377,7 +352,9 @@ impl Fdb {
 
     fn remove(&mut self, key: Key) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
-        if !entry.pinned() {
+        if entry.pinned() {
+            self.pinned.remove(&key);
+        } else {
             self.count_down(entry.port());
             self.total -= 1;
         }

@@ -143,6 +143,16 @@ impl Scene {
         self.lasthop.ok(&["apply", &file.display().to_string()]);
     }
 
+    /// Waits until what is known of stations is so.
+    fn until_fdb(&self, is_so: impl Fn(&str) -> bool) {
+        let mut list = String::new();
+        let done = within(SOON, || {
+            list = self.lasthop.ok(&["fdb", "list"]);
+            is_so(&list).then_some(())
+        });
+        assert!(done.is_some(), "{list}");
+    }
+
     fn kill_control(&self) {
         let before = self.lasthop.pid("lasthop-control").expect("control runs");
         self.lasthop.kill_control();
@@ -299,6 +309,73 @@ fn another_guest_at_the_same_port_is_another_host() {
     scene.send(&first);
     scene.passed(&[spoofed()]);
     scene.drops(&before, "spoofed-mac", 1);
+    scene.lasthop.stop();
+    turn.step("done");
+}
+
+#[test]
+fn a_listed_address_is_taken_by_nobody_else() {
+    let turn = turn();
+    let guard = format!("mac = \"{OWN}\"");
+    let mut scene = Scene::new(&guard);
+    let claims = |scene: &mut Scene| {
+        scene.until_fdb(|list| list.contains("static"));
+        let before = scene.lasthop.stats();
+        for number in 0..3 {
+            let claim = PacketBuilder::new(OWN, ALL).payload(&[number; 46]);
+            scene.observer.send(&claim.build()).expect("it can send");
+        }
+        let mut moved = Stats::default();
+        let done = within(SOON, || {
+            moved = scene.lasthop.stats().since(&before);
+            (moved.get("observer.drops.mac-claim") == 3).then_some(())
+        });
+        assert!(done.is_some(), "{moved:?}");
+        // The first that the owner hears is for it alone, and nothing of the above.
+        let to_owner = PacketBuilder::new(OTHER, OWN).payload(b"for the owner");
+        let to_owner = to_owner.pad_to(60).build();
+        scene.observer.send(&to_owner).expect("it can send");
+        assert_eq!(arrives(&mut scene.guest, 1), [to_owner]);
+        let moved = scene.lasthop.stats().since(&before);
+        assert_eq!(moved.drops(), [("mac-claim", 3)].into(), "{moved:?}");
+    };
+    turn.step("it has not said a word");
+    claims(&mut scene);
+    let frame = format!("ether {OWN} > {OTHER} type 0x88b5");
+    let told = scene.lasthop.ok(&["trace", "--port", "observer", &frame]);
+    let says = format!("{OWN} is a static address of vm1, which is up");
+    assert!(told.contains(&says), "{told}");
+
+    turn.step("it has");
+    let honest = scene.honest();
+    scene.passed(&[honest]);
+    claims(&mut scene);
+
+    turn.step("control dies");
+    scene.kill_control();
+    claims(&mut scene);
+
+    turn.step("it is gone: who speaks then has the address, until it is back");
+    scene.guest.disconnect().expect("the guest leaves");
+    scene.until_fdb(|list| !list.contains("static"));
+    let taken = PacketBuilder::new(OWN, ALL).payload(&[9; 46]).build();
+    let before = scene.lasthop.stats();
+    scene.observer.send(&taken).expect("it can send");
+    let mut moved = Stats::default();
+    let flooded = within(SOON, || {
+        moved = scene.lasthop.stats().since(&before);
+        (!moved.drops().is_empty()).then_some(())
+    });
+    assert!(flooded.is_some());
+    assert_eq!(moved.drops(), [("receiver-down", 1)].into(), "{moved:?}");
+    let holder = format!("{OWN}  observer");
+    scene.until_fdb(|list| list.contains(&holder));
+    let socket = scene.lasthop.socket("vm1.sock");
+    scene
+        .guest
+        .reconnect(&socket)
+        .expect("the port takes a guest");
+    claims(&mut scene);
     scene.lasthop.stop();
     turn.step("done");
 }

@@ -156,16 +156,20 @@ red         -  flooded    vm2
     );
 
     let text = "\
-SEGMENT  MAC                PORT  AGE
-blue     52:54:00:00:00:01  vm1   3 s
-red      52:54:00:00:00:02  vm2   3 s
+SEGMENT  MAC                PORT     AGE
+blue     52:54:00:00:00:01  vm1      3 s
+red      52:54:00:00:00:02  vm2      3 s
+red      52:54:00:00:00:03  vm2   static
 ";
     assert_eq!(fake.prints("fdb list"), text);
     let one = fake.json("fdb list --segment red --port vm2");
     let entry = json!({
         "segment": "red", "mac": "52:54:00:00:00:02", "port": "vm2", "age_seconds": 3,
     });
-    assert_eq!(one, json!({"entries": [entry]}));
+    let own = json!({
+        "segment": "red", "mac": "52:54:00:00:00:03", "port": "vm2", "age_seconds": 0, "static": true,
+    });
+    assert_eq!(one, json!({"entries": [entry, own]}));
     assert_eq!(
         fake.prints("fdb list --port vm1 --segment red"),
         "nothing learned\n"

@@ -43,6 +43,18 @@ pub enum Ingress {
     },
 }
 
+impl Ingress {
+    /// The segments that the port is in.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        let (one, tagged) = match self {
+            Self::Closed => (None, &[][..]),
+            Self::Access(segment) => (Some(*segment), &[][..]),
+            Self::Trunk { native, tagged } => (*native, tagged.as_slice()),
+        };
+        one.into_iter().chain(tagged.iter().map(|one| one.segment))
+    }
+}
+
 /// An immutable forwarding program: made by [`Program::compile`], published whole, replaced by
 /// one with a greater epoch. A program that arrived damaged may forward wrongly but cannot make
 /// its methods panic.

@@ -42,7 +42,7 @@ drop_reasons! {
     VlanUnknown "vlan-unknown" "The port carries no segment with this VLAN, or none for untagged frames."
     BadSource "bad-source" "The source address is a group address or zero."
     LinkLocal "link-local" "The destination is reserved for the link itself (802.1D) and never forwarded."
-    MacClaim "mac-claim" "The source address belongs to another port that still uses it."
+    MacClaim "mac-claim" "The source address belongs to another port, which still uses it or has it in its guard."
     Reflection "reflection" "The destination lies behind the port that the frame came from."
     NoReceiver "no-receiver" "The segment has no other port."
     UpcallFull "upcall-full" "Too many frames of this port already wait for a decision."

@@ -79,8 +79,11 @@ pub struct FdbEntry {
     pub mac: String,
     /// Name of the port.
     pub port: String,
-    /// Seconds since a frame from this address was last seen.
+    /// Seconds since a frame from this address was last seen; 0 of a static one.
     pub age_seconds: u64,
+    /// The port's guard lists it, and the port is up: no other port may have it.
+    #[serde(rename = "static", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_static: bool,
 }
 
 /// Query of `GET /v1/fdb`: which entries are wanted. Without a field, all.

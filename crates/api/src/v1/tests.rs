@@ -169,6 +169,7 @@ fn a_filter_narrows() {
         mac: "52:54:00:00:00:01".to_owned(),
         port: "vm1".to_owned(),
         age_seconds: 0,
+        is_static: false,
     };
     let filter = |segment: Option<&str>, port: Option<&str>| FdbFilter {
         segment: segment.map(str::to_owned),

@@ -105,6 +105,7 @@ impl Engine {
         let watch = self.guest_watch();
         self.supervisor.watch_guests(watch).map_err(unavailable)?;
         self.publish(&model)?;
+        self.pin_stations();
         self.save().map_err(unsaved)
     }
 

@@ -281,6 +281,7 @@ impl Engine {
             mac: s.mac.to_string(),
             port: self.port_name(s.port).to_owned(),
             age_seconds: s.age.as_secs(),
+            is_static: s.pinned,
         });
         Ok(FdbDocument {
             entries: stations.filter(|e| filter.accepts(e)).collect(),

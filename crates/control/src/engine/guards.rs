@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::v1::{GuardStatus, PortSpec};
 use channel::records::Upcall;
-use channel::switching::{PortPhase, StationUse};
+use channel::switching::{PortPhase, Station, StationUse};
 use policy::guard::{Addresses, Bound, Guard, Guards, Macs};
 use policy::{Action, CompileError, Decision, Lookup, Model, Program, SegmentId, decide};
 use port::{DropReason, PortId};
@@ -14,7 +14,7 @@ use wire::conduct::Neighbour;
 use wire::{Conduct, FlowKey, MacAddr};
 
 use super::Engine;
-use crate::learning::View;
+use crate::learning::{Effect, View};
 use crate::wanted;
 
 /// What is known for decisions: stations, and what is bound.
@@ -194,11 +194,72 @@ impl Engine {
         Ok(())
     }
 
-    /// What is bound ends with the connection: the next guest is another.
+    /// Has the addresses that guards list belong to their ports, as long as these are up: no other port may use them meanwhile.
+    pub(super) fn pin_stations(&mut self) {
+        let (now, pins) = (self.now(), self.pins());
+        let effects = self.fdb.pin_all(now, &pins);
+        if !effects.is_empty() {
+            self.carry_out(effects);
+            self.answers.ring_bell();
+        }
+    }
+
+    /// The same after a start: the one before us has done it, so that flows are right.
+    pub(super) fn adopt_pins(&mut self) {
+        let (now, pins) = (self.now(), self.pins());
+        drop(self.fdb.pin_all(now, &pins));
+    }
+
+    /// A port may have got up while nobody was here, and others have flows of its station.
+    pub(super) fn forget_pretender(&mut self, station: &Station) {
+        let (segment, mac) = (station.segment, MacAddr(station.mac));
+        if self
+            .fdb
+            .at(self.now())
+            .is_barred(segment, mac, station.port)
+        {
+            self.carry_out(vec![Effect::Invalidate { segment, mac }]);
+        }
+    }
+
+    /// Whose address is whose by its guard. What several ports list that are up is nobody's: they may take turns.
+    fn pins(&self) -> BTreeMap<(SegmentId, MacAddr), PortId> {
+        let mut pins = BTreeMap::new();
+        let up = self.connected.iter();
+        for (&port, _) in up.filter(|(_, phase)| **phase == PortPhase::Up) {
+            let Macs::Only(macs) = &self.program.guard(port).macs else {
+                continue;
+            };
+            let macs = macs.iter().map(|mac| MacAddr(*mac));
+            for segment in self.program.ingress(port).segments() {
+                for mac in macs.clone() {
+                    let owner: &mut Option<PortId> =
+                        pins.entry((segment, mac)).or_insert(Some(port));
+                    *owner = owner.filter(|owner| *owner == port);
+                }
+            }
+        }
+        let sure = pins
+            .into_iter()
+            .filter_map(|(key, owner)| Some((key, owner?)));
+        sure.collect()
+    }
+
+    /// What is bound ends with the connection: the next guest is another. Who is not up has no address for sure.
     ///
     /// # Errors
     /// The ring of upcalls is broken.
     pub(super) fn note_phase(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
+        let is_up = |engine: &Self| engine.connected.get(&port) == Some(&PortPhase::Up);
+        let was_up = is_up(self);
+        self.note_connection(port, phase)?;
+        if was_up != is_up(self) {
+            self.pin_stations();
+        }
+        Ok(())
+    }
+
+    fn note_connection(&mut self, port: PortId, phase: PortPhase) -> std::io::Result<()> {
         match phase {
             PortPhase::Waiting | PortPhase::Dialing => {
                 if self.connected.remove(&port).is_some() {

@@ -5,6 +5,7 @@ mod changes;
 mod guards;
 mod learning;
 mod peers;
+mod pins;
 mod restart;
 mod saved;
 mod trace;

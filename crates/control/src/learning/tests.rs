@@ -188,21 +188,47 @@ fn pinned_stations_do_not_move_or_age() {
         pinned: true,
     };
     assert_eq!(fdb.list(secs(9999)), [line]);
-    let forgotten = Effect::Forgotten {
-        segment: LAN,
-        mac: mac(1),
-        port: A,
+    assert_eq!(fdb.unpin(secs(9999), LAN, mac(1)), [both]);
+    assert_eq!(fdb.unpin(secs(9999), LAN, mac(1)), []);
+    let line = Station {
+        age: secs(1),
+        pinned: false,
+        ..line
     };
-    assert_eq!(fdb.unpin(LAN, mac(1)), [forgotten, both]);
-    assert_eq!(fdb.unpin(LAN, mac(1)), []);
-    assert_eq!(fdb.list(secs(9999)), []);
+    assert_eq!(fdb.list(secs(10_000)), [line], "heard when it was unpinned");
+    assert_eq!(fdb.learned_at(A), 1);
+}
+
+#[test]
+fn these_are_pinned_and_no_others() {
+    let mut fdb = Fdb::default();
+    fdb.learn(secs(1), LAN, mac(1), B);
+    let all = |pins: &[(u8, PortId)]| {
+        pins.iter()
+            .map(|(n, port)| ((LAN, mac(*n)), *port))
+            .collect()
+    };
+    fdb.pin_all(secs(1), &all(&[(1, A), (2, A)]));
+    let at = |fdb: &Fdb| [1, 2].map(|n| fdb.at(secs(2)).port_of(LAN, mac(n)));
+    assert_eq!(at(&fdb), [Some(A), Some(A)]);
+    assert_eq!(fdb.pin_all(secs(1), &all(&[(1, A), (2, A)])), []);
+    let moved = fdb.pin_all(secs(1), &all(&[(2, B)]));
+    assert!(moved.contains(&invalidate(LAN, mac(1))), "{moved:?}");
+    assert!(moved.contains(&invalidate(LAN, mac(2))), "{moved:?}");
+    assert_eq!(at(&fdb), [Some(A), Some(B)]);
+    assert!(!fdb.at(secs(2)).is_barred(LAN, mac(1), B));
+    assert!(fdb.at(secs(2)).is_barred(LAN, mac(2), A));
+    fdb.forget_port(B);
+    assert_eq!(at(&fdb), [Some(A), None]);
+    fdb.pin_all(secs(1), &all(&[(2, B)]));
+    assert_eq!(at(&fdb), [Some(A), Some(B)], "again");
 }
 
 #[test]
 fn unpin_leaves_learned_stations_alone() {
     let mut fdb = Fdb::default();
     fdb.learn(secs(1), LAN, mac(1), A);
-    assert_eq!(fdb.unpin(LAN, mac(1)), []);
+    assert_eq!(fdb.unpin(secs(1), LAN, mac(1)), []);
     assert_eq!(fdb.at(secs(1)).port_of(LAN, mac(1)), Some(A));
 }
 

@@ -153,6 +153,7 @@ fn fdb_of(filter: &FdbFilter) -> FdbDocument {
         mac: "52:54:00:00:00:01".to_owned(),
         port: port.to_owned(),
         age_seconds: 3,
+        is_static: false,
     };
     let mut entries = vec![entry("blue", "vm1"), entry("red", "vm2")];
     entries.retain(|entry| filter.accepts(entry));

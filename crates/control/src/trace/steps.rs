@@ -123,12 +123,15 @@ impl Scene<'_> {
         };
         let holder = self.fdb.station(self.now, segment, mac);
         if barred {
-            let holder = holder.map_or_else(String::new, |s| self.names.port(s.port));
-            let text = format!("{mac} belongs to {holder}, which still uses it");
+            let port = holder.map_or_else(String::new, |s| self.names.port(s.port));
+            let text = match holder.is_some_and(|s| s.pinned) {
+                true => format!("{mac} is a static address of {port}, which is up"),
+                false => format!("{mac} belongs to {port}, which still uses it"),
+            };
             return end(TraceStage::Source, DropReason::MacClaim, text);
         }
         let known = |s: &crate::learning::Station| match s.pinned {
-            true => "belongs here".to_owned(),
+            true => "is a static address here".to_owned(),
             false => format!("is known here, heard {} ago", time(s.age)),
         };
         let what = match self.fdb.foresee(self.now, segment, mac, port) {

@@ -336,7 +336,10 @@ pub(super) fn fdb(fdb: &FdbDocument) -> String {
         .entries
         .iter()
         .map(|entry| {
-            let age = duration(entry.age_seconds);
+            let age = match entry.is_static {
+                true => "static".to_owned(),
+                false => duration(entry.age_seconds),
+            };
             vec![
                 entry.segment.clone(),
                 entry.mac.clone(),

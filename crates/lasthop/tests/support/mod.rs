@@ -313,9 +313,16 @@ fn fdb() -> Vec<FdbEntry> {
         mac: mac.to_owned(),
         port: port.to_owned(),
         age_seconds: 3,
+        is_static: false,
+    };
+    let own = FdbEntry {
+        age_seconds: 0,
+        is_static: true,
+        ..entry("red", "52:54:00:00:00:03", "vm2")
     };
     vec![
         entry("blue", "52:54:00:00:00:01", "vm1"),
         entry("red", "52:54:00:00:00:02", "vm2"),
+        own,
     ]
 }

@@ -63,7 +63,7 @@ fn apply(fdb: &mut Fdb, now: Duration, step: &Step) -> Vec<Effect> {
             Vec::new()
         }
         Step::Pin(segment, mac, port) => fdb.pin(segment, mac, port),
-        Step::Unpin(segment, mac) => fdb.unpin(segment, mac),
+        Step::Unpin(segment, mac) => fdb.unpin(now, segment, mac),
         Step::Expire => fdb.expire(now),
         Step::ForgetPort(port) => fdb.forget_port(port),
         Step::ForgetSegment(segment) => fdb.forget_segment(segment),
@@ -127,9 +127,14 @@ impl Naive {
                 self.keep(|station, _| station.segment != segment || station.mac != mac);
                 self.add(now, segment, mac, port, true);
             }
-            Step::Unpin(segment, mac) => self.keep(|station, _| {
-                !station.pinned || station.segment != segment || station.mac != mac
-            }),
+            Step::Unpin(segment, mac) => {
+                let at = self.find(segment, mac);
+                if let Some(at) = at.filter(|at| self.0[*at].pinned) {
+                    let port = self.0[at].port;
+                    self.keep(|station, _| station.segment != segment || station.mac != mac);
+                    self.learn(now, segment, mac, port, limits);
+                }
+            }
             Step::Expire => {}
             Step::ForgetPort(port) => self.keep(|station, _| station.port != port),
             Step::ForgetSegment(segment) => self.keep(|station, _| station.segment != segment),

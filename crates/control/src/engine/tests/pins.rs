@@ -1,0 +1,154 @@
+//! Addresses that guards list, and that no other port may take while their own is up.
+
+use api::v1::{Allowed, FdbFilter, GuardSpec, PortSpec};
+use channel::switching::{PortPhase, Report};
+use policy::Action;
+use port::{DropReason, PortId};
+
+use super::super::Engine;
+use super::world::{World, flood, key, mac, port, to};
+
+const CLAIM: Action = Action::Drop(DropReason::MacClaim);
+
+/// A port with this address and no other.
+fn owner(name: &str, n: u8) -> PortSpec {
+    PortSpec {
+        guard: GuardSpec {
+            macs: Some(Allowed::List(vec![mac(n).to_string()])),
+            ..GuardSpec::open()
+        },
+        ..port(name, "blue")
+    }
+}
+
+/// Port 0 has the address 1; whoever is at ports 1 and 2 may be anybody.
+fn world() -> World {
+    let world = World::new(vec![
+        owner("owner", 1),
+        port("liar", "blue"),
+        port("other", "blue"),
+    ]);
+    world.switch().guests_are_there = true;
+    world
+}
+
+/// Control starts, and the guests come.
+fn started(world: &mut World) -> Engine {
+    let mut engine = world.start().unwrap();
+    for port in 0..3 {
+        phase(world, &mut engine, port, PortPhase::Up);
+    }
+    engine
+}
+
+fn phase(world: &World, engine: &mut Engine, port: u32, phase: PortPhase) {
+    let report = Report::Phase {
+        port: PortId(port),
+        phase,
+        reason: None,
+    };
+    world.report(&report);
+    world.settle(engine);
+    world.answers();
+}
+
+#[test]
+fn a_listed_address_is_its_ports_before_it_is_heard() {
+    let mut world = world();
+    let mut engine = started(&mut world);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0), "not flooded");
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(1, 1, 3)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 3)), to(2));
+    // Years later, too.
+    world.seconds(&mut engine, 400);
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+    let entries = engine.fdb_document(&FdbFilter::default()).unwrap().entries;
+    let listed = entries.iter().map(|entry| (&*entry.port, entry.is_static));
+    assert_eq!(
+        listed.collect::<Vec<_>>(),
+        [("owner", true), ("other", false)]
+    );
+}
+
+#[test]
+fn who_is_not_up_has_no_address_and_gets_it_back() {
+    let mut world = world();
+    let mut engine = started(&mut world);
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+    // As when it has moved to another host, behind an uplink.
+    phase(&world, &mut engine, 0, PortPhase::Connected);
+    assert_eq!(
+        world.frame(&mut engine, key(2, 3, 1)),
+        to(0),
+        "known as any other"
+    );
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), flood(1));
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(1));
+    phase(&world, &mut engine, 0, PortPhase::Up);
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+}
+
+#[test]
+fn what_two_list_is_learned() {
+    let mut world = World::new(vec![
+        owner("a", 1),
+        owner("b", 1),
+        port("other", "blue"),
+        owner("c", 5),
+    ]);
+    world.switch().guests_are_there = true;
+    let mut engine = started(&mut world);
+    phase(&world, &mut engine, 3, PortPhase::Up);
+    assert_eq!(
+        world.frame(&mut engine, key(2, 3, 1)),
+        to(0),
+        "who was first"
+    );
+    assert_eq!(world.frame(&mut engine, key(1, 1, 3)), to(2), "a move");
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(1));
+    phase(&world, &mut engine, 1, PortPhase::Waiting);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0), "one is left");
+    engine.remove_port("a").unwrap();
+    phase(&world, &mut engine, 1, PortPhase::Up);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(1));
+    assert_eq!(world.frame(&mut engine, key(2, 5, 255)), CLAIM);
+    engine.remove_port("c").unwrap();
+    world.answers();
+    assert_eq!(world.frame(&mut engine, key(2, 5, 255)), flood(1));
+}
+
+#[test]
+fn a_new_control_takes_back_no_flow() {
+    let mut world = world();
+    let mut engine = started(&mut world);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 3)), to(2));
+    world.seconds(&mut engine, 2);
+    world.removed();
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    world.settle(&mut engine);
+    assert_eq!(world.removed(), [""; 0]);
+    assert_eq!(world.frame(&mut engine, key(1, 1, 255)), CLAIM);
+}
+
+#[test]
+fn flows_of_one_who_had_the_address_meanwhile_are_taken_back() {
+    let mut world = world();
+    world.switch().guests_are_there = false;
+    let mut engine = world.start().unwrap();
+    assert_eq!(world.frame(&mut engine, key(2, 3, 255)), flood(1));
+    assert_eq!(world.frame(&mut engine, key(1, 1, 3)), to(2));
+    drop(engine);
+    world.switch().guests_are_there = true;
+    let mut engine = world.start().unwrap();
+    world.settle(&mut engine);
+    assert!(world.removed().contains(&"1: 1 > 3".to_owned()));
+    assert_eq!(world.frame(&mut engine, key(1, 1, 3)), CLAIM);
+    assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+}
