@@ -28,7 +28,9 @@ pub use spec::{
     SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
-pub use stats::{FdbDocument, FdbEntry, FdbFilter, PortStats, StatsDocument, Traffic, Work};
+pub use stats::{
+    FdbDocument, FdbEntry, FdbFilter, MirrorStats, PortStats, StatsDocument, Traffic, Work,
+};
 pub use status::{
     DriverStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState, PortStatus,
     PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,

@@ -6,13 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::Way;
 
-/// Mirrors at once.
-pub const MAX_MIRRORS: usize = 64;
+pub use port::counters::MAX_MIRRORS;
 
 /// One mirror. A frame that it is about in several ways goes to `to` once each time that it is seen: as a port sent it, and as a port was
 /// delivered it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mirror {
+    /// Its number, under which its copies are counted.
+    #[serde(default)]
+    pub number: u8,
     /// Where copies go. What this port sends is copied only to where another mirror says so.
     pub to: PortId,
     /// Ports whose frames are meant.

@@ -6,7 +6,7 @@
 mod families;
 mod text;
 
-use api::v1::StatusDocument;
+use api::v1::{MirrorStats, StatusDocument};
 use channel::figures::WorkerFigures;
 use channel::switching::{PortState, SwitchFigures};
 use port::counters::PortCounts;
@@ -28,6 +28,8 @@ pub struct Facts {
     pub ticks_per_second: Option<u64>,
     /// Stations that were learned.
     pub stations: u64,
+    /// What mirrors have copied.
+    pub mirrors: Vec<MirrorStats>,
 }
 
 /// What is counted at a port.

@@ -14,6 +14,15 @@ pub struct Mirror {
     filter: Filter,
 }
 
+/// A copy that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    /// Where it goes.
+    pub(crate) to: PortId,
+    /// The number of the mirror.
+    pub(crate) mirror: u8,
+}
+
 /// A frame as a mirror sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passing<'a> {
@@ -37,9 +46,12 @@ impl Mirror {
         Ok(Self { order, filter })
     }
 
-    /// Where copies go.
-    pub(crate) fn to(&self) -> PortId {
-        self.order.to
+    /// A copy that it makes.
+    pub(crate) fn copy(&self) -> Copied {
+        Copied {
+            to: self.order.to,
+            mirror: self.order.number,
+        }
     }
 
     /// Whether it may be about frames of this port that go this way.

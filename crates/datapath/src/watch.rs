@@ -14,7 +14,7 @@ use wire::expression::Filter;
 use wire::{Parsed, SNAPSHOT};
 
 use self::clock::Clock;
-use crate::mirror::{Mirror, Passing};
+use crate::mirror::{Copied, Mirror, Passing};
 use crate::offload;
 
 /// The longest copy of a frame.
@@ -98,6 +98,11 @@ pub(crate) struct Shown<'a> {
 }
 
 impl Shown<'_> {
+    /// Bytes of the whole frame.
+    pub(crate) fn len(&self) -> usize {
+        self.headers.len() + self.rest.len()
+    }
+
     /// Reads on until `bytes`, which begins with its headers, has the first `len` bytes of the frame, or all of it.
     fn read_to(&self, len: usize, bytes: &mut Vec<u8>) {
         let read = bytes.len().saturating_sub(self.headers.len());
@@ -109,7 +114,7 @@ impl Shown<'_> {
 
     /// What its sender has left undone; nothing if that makes no sense, so that nobody tries to do it.
     pub(crate) fn checked_offload(&self) -> Offload {
-        let len = self.headers.len() + self.rest.len();
+        let len = self.len();
         let parsed = Parsed::parse(self.headers, len);
         let mut offload = self.offload;
         match offload::check(self.headers, len as u32, &parsed, &mut offload) {
@@ -124,10 +129,10 @@ impl Shown<'_> {
 pub(crate) struct Watch {
     taps: Vec<Tap>,
     mirrors: Arc<[Mirror]>,
-    /// Where copies of the frame in hand go that was shown last.
-    due: Vec<PortId>,
-    /// A copy is on its way: that is not copied again.
-    copying: bool,
+    /// Copies that are to be made of the frame in hand that was shown last.
+    due: Vec<Copied>,
+    /// A copy is on its way, of this mirror: that is not copied again.
+    copying: Option<u8>,
     /// The frame in hand, as far as it was read. It has room for the longest.
     bytes: Vec<u8>,
     clock: Clock,
@@ -139,7 +144,7 @@ impl Default for Watch {
             taps: Vec::new(),
             mirrors: Arc::new([]),
             due: Vec::new(),
-            copying: false,
+            copying: None,
             bytes: Vec::new(),
             clock: Clock::default(),
         }
@@ -188,11 +193,12 @@ impl Watch {
         let wanted = |tap: &&Tap| tap.is_of(port, way) && (lost.is_some() || !tap.only_drops);
         let tapped = self.taps.iter().any(|tap| wanted(&tap));
         let mut mirrors = self.mirrors.iter();
-        let mirrored = !self.copying && mirrors.any(|mirror| mirror.is_of(port, way, program));
+        let mirrored =
+            self.copying.is_none() && mirrors.any(|mirror| mirror.is_of(port, way, program));
         if !tapped && !mirrored {
             return;
         }
-        let len = (frame.headers.len() + frame.rest.len()) as u32;
+        let len = frame.len() as u32;
         let mut taps = self.taps.iter().filter(wanted);
         let judged = mirrored || taps.any(|tap| !tap.filter.is_everything());
         self.bytes.clear();
@@ -213,7 +219,7 @@ impl Watch {
                 len,
             };
             let mirrors = self.mirrors.iter().filter(|mirror| mirror.wants(&passing));
-            self.due.extend(mirrors.map(Mirror::to));
+            self.due.extend(mirrors.map(Mirror::copy));
         }
         for tap in self.taps.iter_mut().filter(|tap| wanted(&&**tap)) {
             let meant = parsed.as_ref().is_none_or(|it| tap.filter.matches(it, len));
@@ -235,18 +241,23 @@ impl Watch {
         }
     }
 
+    /// The mirror of which a copy is on its way.
+    pub(crate) fn copying(&self) -> Option<u8> {
+        self.copying
+    }
+
     /// Where a copy of the frame that was shown last is to go next. Until [`Watch::end_copy`] nothing is copied again.
     pub(crate) fn begin_copy(&mut self) -> Option<PortId> {
-        if self.copying {
+        if self.copying.is_some() {
             return None;
         }
-        let to = self.due.pop();
-        self.copying = to.is_some();
-        to
+        let next = self.due.pop()?;
+        self.copying = Some(next.mirror);
+        Some(next.to)
     }
 
     /// The copy has been delivered, or lost.
     pub(crate) fn end_copy(&mut self) {
-        self.copying = false;
+        self.copying = None;
     }
 }

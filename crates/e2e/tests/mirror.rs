@@ -405,6 +405,8 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
         m1["to_guest"]["packets"],
         world.lasthop.stats().received("probe")
     );
+    assert_eq!(m1["copied"]["packets"], got.len());
+    assert_eq!(m1["lost"], serde_json::json!({}));
 
     turn.step("bad ones change nothing");
     for (line, status, said) in [
@@ -627,6 +629,10 @@ fn every_queue_is_mirrored_and_an_upgrade_changes_nothing() {
             assert_ne!(world.lasthop.pid("lasthop-switch"), switch);
         }
     }
+    let list = world.lasthop.json(&["mirror", "list"]);
+    let m1 = &list["mirrors"][0];
+    assert!(m1["copied"]["packets"].as_u64() >= Some(3 * 400), "{m1}");
+    assert_eq!(m1["copied"], m1["to_guest"], "of all three switches");
     let shown = world
         .lasthop
         .json(&["trace", "--port", "vm1", "icmp 10.0.0.1 > 10.0.0.2"]);

@@ -192,16 +192,21 @@ fn a_mirror_is_added_replaced_and_removed() {
     fake.prints("mirror add m3 --to vm1 --filter arp");
     fake.prints("mirror add m4 --to vm1 --ports vm2 --segments blue");
     let text = "\
-MIRROR  COPIES                FILTER  TO   STATE  TO-GUEST PACKETS  BYTES  DROPS
-m1      vm2 (in)              icmp    vm1  up                    0    0 B      7
-m2      segment blue,red      -       vm1  up                    0    0 B      7
-m3      all                   arp     vm1  up                    0    0 B      7
-m4      vm2 and segment blue  -       vm1  up                    0    0 B      7
+MIRROR  COPIES                FILTER  TO   STATE  COPIED    BYTES  LOST
+m1      vm2 (in)              icmp    vm1  up          3  3.0 KiB     0
+m2      segment blue,red      -       vm1  up          3  3.0 KiB     5
+m3      all                   arp     vm1  up          3  3.0 KiB     0
+m4      vm2 and segment blue  -       vm1  up          3  3.0 KiB     5
+
+LOST BY  REASON         FRAMES
+m2       receiver-full       5
+m4       receiver-full       5
 ";
     assert_eq!(fake.prints("mirror list"), text);
     let list = fake.json("mirror list");
     assert_eq!(list["mirrors"][0]["ports"], json!(["vm2"]));
     assert_eq!(list["mirrors"][0]["drops"]["runt"], 7);
+    assert_eq!(list["mirrors"][0]["copied"]["packets"], 3);
 
     let (status, told) = fake.fails("mirror add m1 --to vm1 --filter arp");
     let taken =

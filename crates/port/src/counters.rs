@@ -4,6 +4,8 @@
 //!
 //! ```text
 //! 0      magic "LHCOUNT1", number of port slots, number of drop slots, ticks a second
+//! 512    slot of mirror 0: copies delivered, their bytes; copies lost, for each of 5 reasons ([`COPY_LOSSES`])
+//! 568    slot of mirror 1 ...
 //! 4096   slot of port 0:  from-guest packets, bytes; to-guest packets, bytes; 56 drop counters;
 //!                         ticks of switching, ticks of copying; batches that found it masked; nothing yet
 //! 4608   slot of port 1 ...
@@ -11,7 +13,8 @@
 //!
 //! Ticks are those of the counter that the switch measures with; how many there are in a second is 0 until it knows.
 //! The first version had 60 drop counters, of which the last four were never used.
-//! A port's slot is cleared when its id is handed out again, never while it exists.
+//! A port's slot, and a mirror's, is cleared when its number is handed out again, never while it exists. The first version had no mirrors, and
+//! zeros there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,6 +27,16 @@ use crate::{DropReason, PortId, REASONS};
 pub const MAX_PORTS: usize = 1024;
 /// Room for drop reasons in a slot.
 pub const DROP_SLOTS: usize = 56;
+/// Numbers of mirrors lie below this.
+pub const MAX_MIRRORS: usize = 64;
+/// Why copies are lost, in the order of their counters: all reasons that a receiver can be the cause of.
+pub const COPY_LOSSES: [DropReason; 5] = [
+    DropReason::ReceiverFull,
+    DropReason::ReceiverDown,
+    DropReason::BufferTooSmall,
+    DropReason::ExceedsMtu,
+    DropReason::RateLimited,
+];
 /// Bytes of the whole file.
 pub const SIZE: u64 = (HEADER + MAX_PORTS * size_of::<Slot>()) as u64;
 
@@ -47,6 +60,19 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 512);
 
+/// The counters of one mirror.
+#[repr(C)]
+#[derive(Debug)]
+struct MirrorSlot {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    lost: [AtomicU64; COPY_LOSSES.len()],
+}
+
+/// Where those of mirrors are.
+const MIRRORS: usize = 512;
+const _: () = assert!(MIRRORS + MAX_MIRRORS * size_of::<MirrorSlot>() <= HEADER);
+
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
@@ -62,6 +88,15 @@ pub struct Traffic {
     pub packets: u64,
     /// Bytes of Ethernet frames, without virtio headers.
     pub bytes: u64,
+}
+
+/// A reading of one mirror's counters. A frame that stands for several segments is one, whether its copy was cut or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MirrorCounts {
+    /// Copies that were delivered.
+    pub copied: Traffic,
+    /// Copies that were lost, by reason: see [`COPY_LOSSES`].
+    pub lost: [u64; COPY_LOSSES.len()],
 }
 
 /// What the switch's processor did for a port, in ticks of its counter.
@@ -151,6 +186,55 @@ impl Counters {
         // SAFETY: the index is below MAX_PORTS, so the slot lies within the SIZE bytes of the mapping,
         // which lives as long as `self`; the base is page-aligned, and a slot is made of atomics.
         unsafe { &*self.mapping.as_ptr().add(HEADER).cast::<Slot>().add(index) }
+    }
+
+    fn mirror(&self, number: u8) -> &MirrorSlot {
+        let index = usize::from(number).min(MAX_MIRRORS - 1);
+        // SAFETY: the index is below MAX_MIRRORS, so the slot lies within the header's part of the mapping, which lives as long as
+        // `self`; the base is page-aligned, so the slot is for 8-byte atomics, of which it is made.
+        unsafe {
+            &*self
+                .mapping
+                .as_ptr()
+                .add(MIRRORS)
+                .cast::<MirrorSlot>()
+                .add(index)
+        }
+    }
+
+    /// Counts a copy that a mirror made of a frame with so many bytes: delivered, or lost.
+    pub fn add_copy(&self, mirror: u8, bytes: u64, lost: Option<DropReason>) {
+        let slot = self.mirror(mirror);
+        let Some(lost) = lost else {
+            slot.packets.fetch_add(1, Relaxed);
+            slot.bytes.fetch_add(bytes, Relaxed);
+            return;
+        };
+        let at = COPY_LOSSES.iter().position(|reason| *reason == lost);
+        if let Some(cell) = at.and_then(|at| slot.lost.get(at)) {
+            cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Sets a mirror's counters to zero, when its number is handed out.
+    pub fn clear_mirror(&self, mirror: u8) {
+        let slot = self.mirror(mirror);
+        for cell in [&slot.packets, &slot.bytes].into_iter().chain(&slot.lost) {
+            cell.store(0, Relaxed);
+        }
+    }
+
+    /// Reads a mirror's counters.
+    #[must_use]
+    pub fn read_mirror(&self, mirror: u8) -> MirrorCounts {
+        let slot = self.mirror(mirror);
+        MirrorCounts {
+            copied: Traffic {
+                packets: slot.packets.load(Relaxed),
+                bytes: slot.bytes.load(Relaxed),
+            },
+            lost: slot.lost.each_ref().map(|cell| cell.load(Relaxed)),
+        }
     }
 
     /// Adds to what came from the port's guest.

@@ -119,6 +119,34 @@ fn counters_are_per_port_and_shared_between_mappings() {
 }
 
 #[test]
+fn copies_of_mirrors_are_counted_beside_ports_and_for_each() {
+    let counters = Counters::heap();
+    let last = (counters::MAX_MIRRORS - 1) as u8;
+    counters.add_copy(0, 100, None);
+    counters.add_copy(last, 60, None);
+    counters.add_copy(last, 70, None);
+    for reason in counters::COPY_LOSSES {
+        counters.add_copy(last, 1000, Some(reason));
+    }
+    counters.add_copy(last, 1000, Some(counters::COPY_LOSSES[4]));
+    let copied = |packets, bytes| Traffic { packets, bytes };
+    assert_eq!(counters.read_mirror(0).copied, copied(1, 100));
+    let counts = counters.read_mirror(last);
+    assert_eq!(
+        (counts.copied, counts.lost),
+        (copied(2, 130), [1, 1, 1, 1, 2])
+    );
+    assert_eq!(counters.read(PortId(0)), Counters::heap().read(PortId(0)));
+    assert_eq!(counters.ticks_per_second(), None);
+    counters.clear_mirror(last);
+    assert_eq!(
+        counters.read_mirror(last),
+        counters::MirrorCounts::default()
+    );
+    assert_eq!(counters.read_mirror(0).copied, copied(1, 100));
+}
+
+#[test]
 fn offloads_are_taken_only_whole() {
     let checksum = Some(PartialChecksum {
         start: 34,

@@ -14,6 +14,20 @@ pub struct StatsDocument {
     pub ports: Vec<PortStats>,
     /// Frames dropped since the switch started, by reason: all ports, also those removed since.
     pub drops: BTreeMap<String, u64>,
+    /// One element a mirror, in the operator's order. Copies are counted at the port that gets them, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<MirrorStats>,
+}
+
+/// What one mirror has copied since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MirrorStats {
+    /// The mirror's name.
+    pub name: String,
+    /// Copies that were delivered.
+    pub copied: Traffic,
+    /// Copies that were lost by reason; reasons without a loss may be left out.
+    pub lost: BTreeMap<String, u64>,
 }
 
 /// The traffic of one port since it was added.

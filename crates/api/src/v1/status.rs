@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, Poll, PortKind, PortSpec,
-    PortStats, Role, Traffic, UplinkDriver, Work,
+    GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats, Poll, PortKind,
+    PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
 };
 
 /// Answer of `GET /v1/status`.
@@ -139,7 +139,7 @@ pub struct MirrorsDocument {
 
 /// A mirror, and what the port has got that gets its copies. What the mirror is is that of `MirrorSpec`, with the same names.
 ///
-/// Copies are not counted apart: `to_guest` and `drops` are all that this port got and dropped, of other mirrors and of others' frames, too.
+/// `copied` and `lost` are this mirror's; `to_guest` and `drops` are all that this port got and dropped, of other mirrors and of others' frames, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MirrorStatus {
     /// The mirror's name.
@@ -154,6 +154,12 @@ pub struct MirrorStatus {
     pub segments: Vec<String>,
     /// Only frames that this means; without ports and segments, those of all ports.
     pub filter: Option<String>,
+    /// Copies that were delivered since the mirror was added. A segmentation-offload frame is one, whether its copy was cut or not.
+    #[serde(default)]
+    pub copied: Traffic,
+    /// Copies that were lost, by reason: what the port that was to get them had against them.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
     /// How far the port is that gets the copies.
     pub state: PortState,
     /// What that port was given since it was added.
@@ -163,8 +169,8 @@ pub struct MirrorStatus {
 }
 
 impl MirrorStatus {
-    /// A mirror, and the numbers of the port that gets its copies.
-    pub fn new(spec: &MirrorSpec, port: &PortStats) -> Self {
+    /// A mirror, what it has copied, and the numbers of the port that gets its copies.
+    pub fn new(spec: &MirrorSpec, own: &MirrorStats, port: &PortStats) -> Self {
         let MirrorSpec {
             name,
             to,
@@ -180,6 +186,8 @@ impl MirrorStatus {
             direction,
             segments,
             filter,
+            copied: own.copied,
+            lost: own.lost.clone(),
             state: port.state,
             to_guest: port.to_guest,
             drops: port.drops.clone(),

@@ -70,12 +70,21 @@ fn stats_have_exactly_the_promised_shape() {
             },
         }],
         drops: [("runt".to_owned(), 3)].into(),
+        mirrors: vec![MirrorStats {
+            name: "m1".to_owned(),
+            copied: Traffic {
+                packets: 1,
+                bytes: 60,
+            },
+            lost: [("receiver-full".to_owned(), 2)].into(),
+        }],
     };
     let text = concat!(
         r#"{"ports":[{"name":"vm1","state":"up","from_guest":{"packets":1,"bytes":60},"#,
         r#""to_guest":{"packets":2,"bytes":120},"drops":{"runt":3},"#,
         r#""work":{"cycles_switching":4,"cycles_copying":5,"switching_ns_per_frame":6,"#,
-        r#""copying_ns_per_frame":7,"cpu_us":8,"masked_batches":9}}],"drops":{"runt":3}}"#
+        r#""copying_ns_per_frame":7,"cpu_us":8,"masked_batches":9}}],"drops":{"runt":3},"#,
+        r#""mirrors":[{"name":"m1","copied":{"packets":1,"bytes":60},"lost":{"receiver-full":2}}]}"#
     );
     assert_eq!(serde_json::to_string(&stats).unwrap(), text);
     assert_eq!(from_str::<StatsDocument>(text).unwrap(), stats);

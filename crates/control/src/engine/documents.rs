@@ -264,7 +264,10 @@ impl Engine {
             let counts = id.map(|id| self.counters.read(id)).unwrap_or_default();
             (spec.name.clone(), state_of(state), counts)
         });
-        Ok(stats(ports, self.counters.ticks_per_second()))
+        Ok(StatsDocument {
+            mirrors: self.mirror_stats(),
+            ..stats(ports, self.counters.ticks_per_second())
+        })
     }
 
     /// What a port that the switch has did cost so far.

@@ -77,6 +77,7 @@ impl Engine {
             figures: figures.switch,
             workers: figures.workers,
             ticks_per_second: self.counters.ticks_per_second(),
+            mirrors: self.mirror_stats(),
             stations: self.fdb.list(self.now()).len() as u64,
         })
     }

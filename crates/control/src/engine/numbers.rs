@@ -1,4 +1,4 @@
-//! Numbers of ports and segments. Those that were handed out stay the same, because the switch's flows speak of them. A number
+//! Numbers of ports, segments and mirrors. Those that were handed out stay the same, because the switch's flows speak of them. A number
 //! that is given back is handed out again when all others have had their turn: until then nothing is left in the
 //! switch, or on its way to or from it, that speaks of whoever had it.
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::v1::{PortSpec, WantedState};
 use policy::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 use port::PortId;
-use port::counters::MAX_PORTS;
+use port::counters::{MAX_MIRRORS, MAX_PORTS};
 use serde::{Deserialize, Serialize};
 
 /// See the module.
@@ -19,12 +19,18 @@ pub struct Numbers {
     /// Of ports by name.
     #[serde(default)]
     pub ports: BTreeMap<String, PortId>,
+    /// Of mirrors by name.
+    #[serde(default)]
+    pub mirrors: BTreeMap<String, u8>,
     /// Where the next free number is looked for.
     #[serde(default)]
     next_segment: u32,
     /// Likewise.
     #[serde(default)]
     next_port: u32,
+    /// Likewise.
+    #[serde(default)]
+    next_mirror: u32,
 }
 
 /// The first number that is not taken among those below `end`, from `next` on and around.
@@ -61,16 +67,30 @@ impl Numbers {
         id
     }
 
+    /// The number of a mirror, and whether it was handed out just now.
+    pub fn mirror_number(&mut self, name: &str) -> (u8, bool) {
+        if let Some(number) = self.mirrors.get(name) {
+            return (*number, false);
+        }
+        let taken = self.mirrors.values().map(|number| (*number).into());
+        let number = free(self.next_mirror, MAX_MIRRORS, taken);
+        self.next_mirror = number + 1;
+        self.mirrors.insert(name.to_owned(), number as u8);
+        (number as u8, true)
+    }
+
     /// Gives back those of what is not wanted any more.
     pub fn forget_unwanted(&mut self, wanted: &WantedState) {
         self.ports.retain(|name, _| wanted.port(name).is_some());
         self.segments
             .retain(|name, _| wanted.segment(name).is_some());
+        self.mirrors.retain(|name, _| wanted.mirror(name).is_some());
     }
 
     /// Has the names that there were before. What was handed out since has its next turn when all others had theirs.
     pub fn take_back(&mut self, before: Self) {
         (self.ports, self.segments) = (before.ports, before.segments);
+        self.mirrors = before.mirrors;
     }
 
     /// What is wanted, in numbers. New names get some, and those of what is not wanted any more are given back.

@@ -3,6 +3,7 @@
 use api::v1::{PortState, PortStatus, ProcessState};
 use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
 use port::REASONS;
+use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
 use super::{Facts, PortFacts};
@@ -27,6 +28,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     counters(facts, page);
     work(facts, page);
     workers(facts, page);
+    mirrors(facts, page);
     ports(facts, page);
     queues(facts, page);
     drivers(facts, page);
@@ -194,6 +196,29 @@ fn counters(facts: &Facts, page: &mut Page) {
         for reason in REASONS {
             let labels = [("port", &*port.name), ("reason", reason.name())];
             family.sample(&labels, counted.counts.dropped(*reason));
+        }
+    }
+}
+
+fn mirrors(facts: &Facts, page: &mut Page) {
+    let all = &facts.mirrors;
+    let help = "Copies that a mirror's receiver was given, since the mirror was added; a segmentation-offload frame counts once.";
+    let mut family = page.family(Kind::Counter, "lasthop_mirror_copied_frames", help);
+    for mirror in all {
+        family.sample(&[("mirror", &mirror.name)], mirror.copied.packets);
+    }
+    let help = "Bytes of those.";
+    let mut family = page.family(Kind::Counter, "lasthop_mirror_copied_bytes", help);
+    for mirror in all {
+        family.sample(&[("mirror", &mirror.name)], mirror.copied.bytes);
+    }
+    let help = "Copies that a mirror's receiver was not given; they are counted at that port, too.";
+    let mut family = page.family(Kind::Counter, "lasthop_mirror_lost_frames", help);
+    for mirror in all {
+        for reason in COPY_LOSSES {
+            let lost = mirror.lost.get(reason.name()).copied().unwrap_or_default();
+            let labels = [("mirror", &*mirror.name), ("reason", reason.name())];
+            family.sample(&labels, lost);
         }
     }
 }

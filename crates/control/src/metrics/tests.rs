@@ -1,8 +1,8 @@
 //! What is exposed, and what the dashboard asks for.
 
 use api::v1::{
-    DriverStatus, PortKind, PortSpec, PortState as State, PortStatus, ProcessState, ProcessStatus,
-    SegmentStatus, StatusDocument,
+    DriverStatus, MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState,
+    ProcessStatus, SegmentStatus, StatusDocument,
 };
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures};
@@ -109,6 +109,14 @@ fn facts() -> Facts {
         ports: vec![counted(0, "vm1"), counted(1, "t0")],
         ticks_per_second: Some(10_000),
         stations: 5,
+        mirrors: vec![MirrorStats {
+            name: "m1".to_owned(),
+            copied: api::v1::Traffic {
+                packets: 8,
+                bytes: 800,
+            },
+            lost: [("receiver-full".to_owned(), 2)].into(),
+        }],
     }
 }
 
@@ -168,6 +176,16 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         ("lasthop_driver_restarts_total{port=\"t0\"}", 3.0),
         ("lasthop_driver_refused_frames_total{port=\"t0\"}", 4.0),
         ("lasthop_segment_ports{segment=\"blue\"}", 1.0),
+        ("lasthop_mirror_copied_frames_total{mirror=\"m1\"}", 8.0),
+        ("lasthop_mirror_copied_bytes_total{mirror=\"m1\"}", 800.0),
+        (
+            "lasthop_mirror_lost_frames_total{mirror=\"m1\",reason=\"receiver-full\"}",
+            2.0,
+        ),
+        (
+            "lasthop_mirror_lost_frames_total{mirror=\"m1\",reason=\"rate-limited\"}",
+            0.0,
+        ),
     ] {
         assert_eq!(plain.samples.get(key), Some(&value), "{key}");
     }

@@ -12,7 +12,7 @@ use super::requests::{Done, document, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{self, Change, MirrorChange};
 
-/// All mirrors, and what the ports have got that get the copies
+/// All mirrors, with what each has copied, and what the ports have got that get the copies
 #[utoipa::path(get, path = "/v1/mirrors", responses((status = 200, body = MirrorsDocument)))]
 pub(super) async fn list(State(engine): State<EngineHandle>) -> Done<Json<MirrorsDocument>> {
     let wanted = engine.wanted().await?;

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use api::v1::{
-    MirrorDirection, MirrorSpec, MirrorStatus, PortStats, Problem, StatsDocument, WantedState,
+    MirrorDirection, MirrorSpec, MirrorStats, MirrorStatus, PortStats, Problem, StatsDocument,
+    WantedState,
 };
 use channel::mirrors::MAX_MIRRORS;
 use wire::expression::Filter;
@@ -152,12 +153,16 @@ fn blamed_on(at: usize, mirrors: &[MirrorSpec], invalid: &Invalid) -> Problem {
     }
 }
 
-/// The mirrors, each with the numbers of the port that gets its copies.
+/// The mirrors, each with its numbers, and those of the port that gets its copies.
 #[must_use]
 pub fn mirrors(state: &WantedState, stats: &StatsDocument) -> Vec<MirrorStatus> {
-    let unknown = PortStats::default();
+    let (none, unknown) = (MirrorStats::default(), PortStats::default());
+    let own = |name: &str| stats.mirrors.iter().find(|mirror| mirror.name == name);
     let numbers = |name: &str| stats.ports.iter().find(|port| port.name == name);
-    let status = |spec: &MirrorSpec| MirrorStatus::new(spec, numbers(&spec.to).unwrap_or(&unknown));
+    let status = |spec: &MirrorSpec| {
+        let own = own(&spec.name).unwrap_or(&none);
+        MirrorStatus::new(spec, own, numbers(&spec.to).unwrap_or(&unknown))
+    };
     state.mirrors.iter().map(status).collect()
 }
 
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_has_the_numbers_of_its_receiver() {
+    fn a_mirror_has_its_numbers_and_those_of_its_receiver() {
         let numbers = PortStats {
             name: "c".to_owned(),
             state: PortState::Up,
@@ -282,10 +287,17 @@ mod tests {
         };
         let stats = StatsDocument {
             ports: vec![PortStats::default(), numbers.clone()],
+            mirrors: vec![MirrorStats {
+                name: "2".to_owned(),
+                copied: numbers.to_guest,
+                lost: numbers.drops.clone(),
+            }],
             ..StatsDocument::default()
         };
         let all = mirrors(&mirrored(), &stats);
         assert_eq!(all.len(), 2);
+        let own = all.iter().map(|one| (one.copied.packets, one.lost.len()));
+        assert_eq!(own.collect::<Vec<_>>(), [(0, 0), (7, 1)]);
         for status in all {
             assert_eq!(status.state, PortState::Up);
             assert_eq!(status.to_guest, numbers.to_guest);

@@ -104,6 +104,10 @@ impl<P: Port> Fabric<P> {
         lost: Option<DropReason>,
     ) {
         if let Some(watch) = &mut self.watch {
+            // Each copy is shown once, as its receiver gets it or does not.
+            if let Some(mirror) = watch.copying() {
+                self.counters.add_copy(mirror, frame.len() as u64, lost);
+            }
             watch.show(port, way, frame, lost, &self.program);
         }
         while let Some(to) = self.watch.as_mut().and_then(|watch| watch.begin_copy()) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use channel::capture::{MIN_RING, Region, Way};
 use channel::mirrors::Mirror as Order;
 use policy::SegmentId;
+use port::counters::Traffic;
 use port::{Accepts, Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagged};
 use wire::expression::Filter;
@@ -19,6 +20,7 @@ const PROBE: u32 = 7;
 
 fn of_ports(ports: &[u32], way: Option<Way>) -> Order {
     Order {
+        number: 0,
         to: PortId(PROBE),
         ports: ports.iter().copied().map(PortId).collect(),
         way,
@@ -199,6 +201,36 @@ fn a_full_probe_costs_nobody_else_a_frame() {
         b.serve(1);
     });
     assert_eq!(bench.port(2).frames().len(), 64);
+}
+
+#[test]
+fn each_mirrors_copies_are_counted_by_what_became_of_them() {
+    let mut bench = known();
+    let by = |number, order| Order { number, ..order };
+    let sent = by(5, of_ports(&[1], Some(Way::In)));
+    let nobody = Order {
+        to: PortId(900),
+        ..by(9, of_ports(&[2], None))
+    };
+    mirror(&mut bench, &[sent, by(63, of_segment(BLUE)), nobody]);
+    bench.port(PROBE).set_room(3);
+    for n in 0..4 {
+        bench.send(1, &frame(1, 2, n));
+    }
+    // The mirror that is named last is first.
+    let counts = |bench: &Bench, number| {
+        let counts = bench.switch.fabric.counters.read_mirror(number);
+        let Traffic { packets, bytes } = counts.copied;
+        (packets, bytes, counts.lost[0], counts.lost[1])
+    };
+    let all = [5, 63].map(|number| counts(&bench, number));
+    assert_eq!(all[0].0 + all[1].0, 3, "{all:?}");
+    for (packets, bytes, full, down) in all {
+        assert_eq!((packets + full, bytes, down), (4, packets * 242, 0));
+    }
+    // What port 2 was delivered goes to a port that there is not.
+    assert_eq!(counts(&bench, 9), (0, 0, 0, 4));
+    assert_eq!(counts(&bench, 0), (0, 0, 0, 0));
 }
 
 #[test]

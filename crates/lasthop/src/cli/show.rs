@@ -292,9 +292,9 @@ pub(super) fn mirrors(mirrors: &[MirrorStatus]) -> String {
         Text("FILTER"),
         Text("TO"),
         Text("STATE"),
-        Number("TO-GUEST PACKETS"),
+        Number("COPIED"),
         Number("BYTES"),
-        Number("DROPS"),
+        Number("LOST"),
     ];
     let row = |mirror: &MirrorStatus| {
         vec![
@@ -303,13 +303,23 @@ pub(super) fn mirrors(mirrors: &[MirrorStatus]) -> String {
             or_none(mirror.filter.clone()),
             mirror.to.clone(),
             mirror.state.as_str().to_owned(),
-            count(mirror.to_guest.packets),
-            bytes(mirror.to_guest.bytes),
-            count(total(&mirror.drops)),
+            count(mirror.copied.packets),
+            bytes(mirror.copied.bytes),
+            count(total(&mirror.lost)),
         ]
     };
     let rows: Vec<_> = mirrors.iter().map(row).collect();
-    table(&columns, &rows, "no mirrors")
+    let text = table(&columns, &rows, "no mirrors");
+    let columns = [Text("LOST BY"), Text("REASON"), Number("FRAMES")];
+    let losses = mirrors.iter().flat_map(|mirror| {
+        let lost = mirror.lost.iter().filter(|(_, lost)| **lost > 0);
+        lost.map(|(reason, lost)| vec![mirror.name.clone(), reason.clone(), count(*lost)])
+    });
+    let losses: Vec<_> = losses.collect();
+    match losses.is_empty() {
+        true => text,
+        false => format!("{text}\n{}", table(&columns, &losses, "")),
+    }
 }
 
 /// Whose frames a mirror copies.

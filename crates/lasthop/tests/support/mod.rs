@@ -1,13 +1,14 @@
 //! A control without a switch: the real API server in front of an engine that makes its answers up.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use api::v1::{
-    FdbDocument, FdbEntry, FlowsDocument, GuestStateStatus, GuestStates, PortState, PortStats,
-    PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus, QueueFault,
-    RingFormat, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic, WantedState,
-    Work,
+    FdbDocument, FdbEntry, FlowsDocument, GuestStateStatus, GuestStates, MirrorStats, PortState,
+    PortStats, PortStatus, PortsDocument, Problem, ProblemKind, ProcessState, ProcessStatus,
+    QueueFault, RingFormat, SegmentStatus, StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    WantedState, Work,
 };
 use assert_cmd::Command;
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
@@ -300,9 +301,21 @@ impl Engine {
             state: PortState::Dialing,
             ..PortStats::default()
         });
+        let mirrors = self.wanted.mirrors.iter().map(|mirror| MirrorStats {
+            name: mirror.name.clone(),
+            copied: Traffic {
+                packets: 3,
+                bytes: 3 << 10,
+            },
+            lost: match mirror.filter {
+                Some(_) => BTreeMap::new(),
+                None => [("receiver-full".to_owned(), 5)].into(),
+            },
+        });
         StatsDocument {
             ports,
             drops: drops.into(),
+            mirrors: mirrors.collect(),
         }
     }
 }

@@ -175,6 +175,61 @@ fn mirrors_change_live_and_need_what_they_name() {
 }
 
 #[test]
+fn a_mirror_keeps_its_counts_until_it_goes() {
+    let (mut world, mut engine) = world();
+    engine.add_port(port("vm2", "blue")).unwrap();
+    let mirrors = |names: &[&str], to: &str| {
+        let one = |name: &&str| serde_json::json!({"name": name, "to": to, "ports": ["vm0"]});
+        let all: Vec<_> = names.iter().map(one).collect();
+        serde_json::json!({"mirrors": all})
+    };
+    let numbers = |engine: &Engine| -> Vec<u8> {
+        let mirrors = engine.mirrors.iter();
+        mirrors.map(|mirror| mirror.number).collect()
+    };
+    let copied = |engine: &Engine| -> Vec<u64> {
+        let all = engine.mirror_stats();
+        all.iter().map(|one| one.copied.packets).collect()
+    };
+    engine.patch_state(mirrors(&["a", "b"], "vm1")).unwrap();
+    assert_eq!(numbers(&engine), [0, 1]);
+    for number in [0, 1, 1] {
+        engine.counters.add_copy(number, 60, None);
+    }
+    engine
+        .counters
+        .add_copy(1, 60, Some(policy::DropReason::ReceiverFull));
+    let lost = engine.mirror_stats()[1].lost.clone();
+    assert_eq!(lost, [("receiver-full".to_owned(), 1)].into());
+    // Another receiver, another order, a new control.
+    engine.patch_state(mirrors(&["b", "a"], "vm2")).unwrap();
+    assert_eq!(
+        (numbers(&engine), copied(&engine)),
+        (vec![1, 0], vec![2, 1])
+    );
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    assert_eq!(
+        (numbers(&engine), copied(&engine)),
+        (vec![1, 0], vec![2, 1])
+    );
+    // Who comes again is another.
+    engine.patch_state(mirrors(&["a"], "vm2")).unwrap();
+    engine.patch_state(mirrors(&["b", "a"], "vm2")).unwrap();
+    assert_eq!(
+        (numbers(&engine), copied(&engine)),
+        (vec![2, 0], vec![0, 1])
+    );
+    for number in 3..=64 {
+        engine.patch_state(mirrors(&["a"], "vm2")).unwrap();
+        engine.patch_state(mirrors(&["c", "a"], "vm2")).unwrap();
+        assert_eq!(copied(&engine), [0, 1], "{number}");
+        let c = engine.mirrors[0].number;
+        engine.counters.add_copy(c, 60, None);
+    }
+}
+
+#[test]
 fn one_mirror_comes_changes_and_goes_live() {
     let (mut world, mut engine) = world();
     let mirror = |name: &str, filter: &str| MirrorSpec {

@@ -56,7 +56,7 @@ async fn a_mirror_is_added_shown_replaced_and_removed() {
     let first = json!({
         "name": "m1", "to": "vm2", "ports": [], "direction": "both", "segments": ["blue"], "filter": "icmp",
         // The fake knows no port of that name.
-        "state": "unknown", "to_guest": {"packets": 0, "bytes": 0}, "drops": {},
+        "copied": {"packets": 0, "bytes": 0}, "lost": {}, "state": "unknown", "to_guest": {"packets": 0, "bytes": 0}, "drops": {},
     });
     assert_eq!(list["mirrors"][0], first);
 

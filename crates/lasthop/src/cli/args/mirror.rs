@@ -8,7 +8,7 @@ use super::{Output, name};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum Mirror {
-    /// Show all mirrors, and what the ports have got that get the copies
+    /// Show all mirrors, and what each has copied, or could not
     List {
         #[command(flatten)]
         output: Output,
