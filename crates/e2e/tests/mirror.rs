@@ -482,11 +482,8 @@ fn commands_add_and_remove_mirrors_while_traffic_flows() {
     });
     let copies = world.probe.recv_all().expect("a correct device");
     got.extend(copies.into_iter().map(|copy| copy.frame));
-    assert!(
-        !got.is_empty() && is_part_of(&got, &sent[..at]),
-        "{} of {at}",
-        got.len()
-    );
+    // It may be gone before the first frame.
+    assert!(is_part_of(&got, &sent[..at]), "{} of {at}", got.len());
     world.talk(0, 5);
     world.got_nothing();
     assert_eq!(world.lasthop.ok(&["mirror", "list"]), "no mirrors\n");
