@@ -1,5 +1,6 @@
 //! What a sender leaves undone, done for a receiver: a frame is delivered whole, as it was or as segments with
-//! right checksums, or lost with a reason; the work left over is never more than the receiver takes.
+//! right checksums, or lost with a reason; the work left over is never more than the receiver takes, and a completed checksum makes it no
+//! other frame.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use datapath::guest::header;
@@ -9,9 +10,10 @@ use port::loopback::LoopbackPort;
 use port::{Accepts, Offload, Outgoing, Payload};
 use virtio::features::Features;
 use virtio::net::NetHeader;
-use wire::SNAPSHOT;
+use wire::flow::FlowKey;
 use wire::packet::{L3, Parsed};
 use wire::segment::Segmenter;
+use wire::{Conduct, SNAPSHOT};
 
 use crate::wire_segment::{check_frame, fit};
 
@@ -162,6 +164,18 @@ fn check_completed(input: &Input, offload: Offload, port: &LoopbackPort) {
     let mut same = frame.clone();
     same[field..field + 2].copy_from_slice(&input.frame[field..field + 2]);
     assert_eq!(same, input.frame, "only the checksum is written");
+    assert_eq!(
+        decided(frame),
+        decided(&input.frame),
+        "another frame than was decided about"
+    );
+}
+
+/// What a decision about a frame may rest on.
+fn decided(frame: &[u8]) -> (FlowKey, Conduct) {
+    let headers = &frame[..frame.len().min(SNAPSHOT)];
+    let parsed = Parsed::parse(headers, frame.len());
+    (FlowKey::new(1, &parsed), Conduct::of(headers, frame.len()))
 }
 
 fn check_segments(

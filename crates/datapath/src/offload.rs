@@ -6,8 +6,9 @@
 
 use memory::Segment;
 use port::counters::Traffic;
-use port::{DropReason, Gso, Offload, Outgoing, Payload, Port};
+use port::{DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload, Port};
 use wire::checksum::{Sum, complete_partial};
+use wire::conduct::looked_at;
 use wire::packet::{L3, Parsed};
 use wire::segment::{GsoKind, Segmenter};
 use wire::vlan::{CAP, HEADROOM};
@@ -51,7 +52,7 @@ impl Delivered {
 }
 
 /// Checks what a sender left undone against the frame's own headers, and completes the description.
-/// CVE-2024-11614: the checksum field lies within the frame.
+/// CVE-2024-11614: the checksum field lies within the frame. To complete it changes nothing that a decision rests on.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] when they disagree.
@@ -68,11 +69,9 @@ pub fn check(
         };
     };
     let end = u32::from(checksum.start) + u32::from(checksum.offset) + 2;
+    let own = is_own(checksum, parsed);
     // Within the private headers: there it can be completed, and tags cannot shift it out of 16 bits.
-    if end > len.min(headers.len() as u32)
-        || checksum.start < parsed.l3_offset
-        || !parsed.has_ethernet()
-    {
+    if end > len.min(headers.len() as u32) || !(own || is_inner(checksum, parsed)) {
         return Err(DropReason::BadOffload);
     }
     let Some(gso) = &mut offload.gso else {
@@ -82,17 +81,23 @@ pub fn check(
         // Virtio has one segmentation type for UDP over both.
         gso.kind = GsoKind::Udp6;
     }
-    let field = checksum.start.checked_add(checksum.offset);
     let header_len = usize::from(parsed.header_len);
-    if parsed.l4_offset != Some(checksum.start)
-        || field != parsed.checksum_offset()
-        || header_len > headers.len()
-        || segmenter(headers, len, header_len, gso).is_none()
-    {
+    if !own || header_len > headers.len() || segmenter(headers, len, header_len, gso).is_none() {
         return Err(DropReason::BadOffload);
     }
     gso.header_len = parsed.header_len;
     Ok(())
+}
+
+/// Whether a checksum is that of the frame's own transport header.
+fn is_own(checksum: PartialChecksum, parsed: &Parsed) -> bool {
+    let field = checksum.start.checked_add(checksum.offset);
+    field.is_some() && parsed.l4_offset == Some(checksum.start) && parsed.checksum_offset() == field
+}
+
+/// Whether a checksum is one of what the frame carries, as guests leave it undone in tunnels: it is of nothing that was decided about.
+fn is_inner(checksum: PartialChecksum, parsed: &Parsed) -> bool {
+    looked_at(parsed).is_some_and(|end| checksum.start >= end)
 }
 
 fn segmenter<'a>(

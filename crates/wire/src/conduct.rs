@@ -35,6 +35,8 @@ const LINK_LAYER_LEN: usize = 8;
 const NEIGHBOUR_LEN: usize = 24;
 /// Where the hop limit is in an IPv6 header.
 const HOP_LIMIT: usize = 7;
+/// Bytes of LLC and SNAP (RFC 1042).
+const SNAP: usize = 8;
 
 /// What a frame does, as far as guards ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -95,6 +97,17 @@ impl Conduct {
             (ethertype, _) if hides(ethertype, network) => Self::Unreadable,
             _ => Self::Ordinary,
         }
+    }
+}
+
+/// How many of a frame's first bytes its conduct and its flow key may depend on. `None` for one that may be looked at as a whole.
+#[must_use]
+pub fn looked_at(parsed: &Parsed) -> Option<u16> {
+    match (parsed.l3, parsed.l4_proto) {
+        (L3::V6 { .. }, icmp::PROTOCOL_V6) => None,
+        (L3::V4 { .. } | L3::V6 { .. }, _) => parsed.l4_offset.and(Some(parsed.header_len)),
+        (L3::Other, _) => Some(parsed.l3_offset + SNAP as u16),
+        (L3::Arp { .. } | L3::Malformed, _) => None,
     }
 }
 
@@ -168,7 +181,7 @@ fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
             tci.is_none_or(|tci| tci & 0xfff == 0)
         }
         EtherType(..0x600) => {
-            let Some(snap) = behind.first_chunk::<8>() else {
+            let Some(snap) = behind.first_chunk::<SNAP>() else {
                 return false;
             };
             let known = matches!(
@@ -179,7 +192,7 @@ fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
                     | EtherType::VLAN
                     | EtherType::SERVICE_VLAN
             );
-            array::<8, 3>(snap, 0) == LLC && OUIS.contains(&array::<8, 3>(snap, 3)) && known
+            array::<SNAP, 3>(snap, 0) == LLC && OUIS.contains(&array::<SNAP, 3>(snap, 3)) && known
         }
         _ => false,
     }
