@@ -112,7 +112,8 @@ pub fn looked_at(parsed: &Parsed) -> Option<u16> {
 }
 
 /// Whether the first bytes of a frame show already that its conduct is [`Conduct::Ordinary`]. For the path of every frame:
-/// it says no where it would have to look further.
+/// it says no where it would have to look further. Lengths it does not compare: what does no harm with possible ones is dropped by
+/// whoever gets it with impossible ones.
 #[inline(always)]
 #[must_use]
 pub fn is_ordinary(headers: &[u8]) -> bool {
