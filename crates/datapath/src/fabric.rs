@@ -154,20 +154,24 @@ impl<P: Port> Fabric<P> {
 
     /// Tells the receivers of a batch what is coming.
     pub(crate) fn expect(&mut self, runs: &[Run]) {
+        let mut any_limited = false;
         for run in runs {
             if let Action::Unicast { port, .. } = run.action
                 && let Some(slot) = self.slot(port)
                 && slot.port.pairs() == 1
             {
                 slot.expected += run.frames.len();
+                any_limited |= slot.limited;
                 self.touch(port, 0);
             }
         }
+        // Also of a receiver that is not touched any more: others had to be waited for.
+        self.any_special = any_limited;
         for id in &self.touched {
             if let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) {
                 slot.port.expect(0, std::mem::take(&mut slot.expected));
                 slot.masked = slot.port.is_masked(0);
-                self.any_special |= slot.masked | slot.limited;
+                self.any_special |= slot.masked;
             }
         }
     }
@@ -451,7 +455,6 @@ impl<P: Port> Fabric<P> {
 
     /// Publishes to every receiver that was touched.
     pub(crate) fn flush(&mut self) {
-        self.any_special = false;
         while let Some(id) = self.touched.pop() {
             let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else {
                 continue;

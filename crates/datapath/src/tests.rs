@@ -6,6 +6,7 @@ mod bench;
 mod flow_table;
 mod guards;
 mod header;
+mod limits;
 mod mirrors;
 mod offload;
 mod parking;

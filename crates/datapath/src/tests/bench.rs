@@ -69,6 +69,8 @@ struct State {
     pairs: u16,
     /// Frames that it takes at most until they are looked at.
     room: usize,
+    /// So many times more somebody else has it.
+    held_elsewhere: usize,
     /// Frames delivered to each pair since its last flush, and flushes.
     unflushed: u64,
     by_pair: Vec<u64>,
@@ -81,6 +83,7 @@ impl TestPort {
             mtu: u32::from(u16::MAX),
             pairs: 1,
             room: usize::MAX,
+            held_elsewhere: 0,
             unflushed: 0,
             by_pair: vec![0; 64],
         })))
@@ -100,6 +103,11 @@ impl TestPort {
 
     pub(super) fn set_room(&self, room: usize) {
         self.0.borrow_mut().room = room;
+    }
+
+    /// Whoever next wants to hold it finds that so many times somebody else does.
+    pub(super) fn hold_elsewhere(&self, times: usize) {
+        self.0.borrow_mut().held_elsewhere = times;
     }
 
     pub(super) fn by_pair(&self) -> Vec<u64> {
@@ -148,6 +156,13 @@ impl Port for TestPort {
 
     fn release(&mut self, pair: u16) {
         self.0.borrow_mut().port.release(pair);
+    }
+
+    fn hold(&mut self, _pair: u16, wait: bool) -> bool {
+        let times = &mut self.0.borrow_mut().held_elsewhere;
+        let held = *times > 0 && !wait;
+        *times -= usize::from(held);
+        !held
     }
 
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
@@ -213,6 +228,10 @@ impl Port for Any {
 
     fn release(&mut self, pair: u16) {
         self.0.release(pair);
+    }
+
+    fn hold(&mut self, pair: u16, wait: bool) -> bool {
+        self.0.hold(pair, wait)
     }
 
     fn deliver_pieces(&mut self, pair: u16, frames: Pieces<'_>) -> Traffic {
