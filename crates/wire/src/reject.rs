@@ -50,14 +50,14 @@ pub fn refusal(headers: &[u8], frame_len: usize) -> Option<Vec<u8>> {
     Some(frame.icmp(kind, code, [0; 4]).payload(quote).build())
 }
 
-/// Whether an address is that of one host.
+/// Whether an address is that of one host of a network: none of nobody, loopback, groups, class E, or all (RFC 1122, 3.2.1.3).
 fn is_one(address: Ipv4Addr) -> bool {
-    !address.is_unspecified() && !address.is_multicast() && !address.is_broadcast()
+    !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
 /// Likewise.
 fn is_one_v6(address: Ipv6Addr) -> bool {
-    !address.is_unspecified() && !address.is_multicast()
+    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
 }
 
 /// The answer to a TCP segment of a connection that there is not.
@@ -90,16 +90,15 @@ fn reset(parsed: &Parsed, headers: &[u8]) -> Option<TcpFields> {
     })
 }
 
-/// ICMP's errors and redirects, and ICMPv6's errors, neighbour discovery and redirects.
+/// ICMP's errors and redirects, and ICMPv6's errors, neighbour discovery and redirects; and what may be one of them: it does not show.
 fn is_not_to_be_answered(parsed: &Parsed) -> bool {
     let kind = parsed.l4_flags >> 8;
-    match parsed.l4_proto {
-        icmp::PROTOCOL_V4 => parsed.l4_offset.is_none() || matches!(kind, 3 | 4 | 5 | 11 | 12),
-        icmp::PROTOCOL_V6 => {
-            parsed.l4_offset.is_none() || kind < 128 || (133..=137).contains(&kind)
-        }
+    let is_one = match parsed.l4_proto {
+        icmp::PROTOCOL_V4 => matches!(kind, 3 | 4 | 5 | 11 | 12),
+        icmp::PROTOCOL_V6 => kind < 128 || (133..=137).contains(&kind),
         _ => false,
-    }
+    };
+    is_one || parsed.l4_unknown()
 }
 
 #[cfg(test)]

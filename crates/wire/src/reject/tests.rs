@@ -147,6 +147,15 @@ fn nothing_is_said_of_what_must_not_be_answered() {
                 .build(),
         ),
         (
+            "an error behind more extensions than are followed",
+            (0..9)
+                .fold(v6().icmp(1, 1, [0; 4]), |packet, _| {
+                    packet.extension(0, &[0; 6])
+                })
+                .payload(&[0; 48])
+                .build(),
+        ),
+        (
             "ARP",
             PacketBuilder::new(A, B)
                 .arp_request([10, 0, 0, 1], [10, 0, 0, 2])
@@ -164,6 +173,30 @@ fn nothing_is_said_of_what_must_not_be_answered() {
     ] {
         assert_eq!(answer(&frame), None, "{what}");
     }
+    let error = v6().icmp(1, 1, [0; 4]).extension(60, &[0; 190]).build();
+    let copied = &error[..crate::SNAPSHOT];
+    assert_eq!(refusal(copied, error.len()), None, "not to be seen");
+}
+
+#[test]
+fn whoever_is_no_single_host_is_told_nothing() {
+    let host = [10, 0, 0, 1];
+    for other in [
+        [0, 0, 0, 0],
+        [0, 0, 0, 7],
+        [127, 0, 0, 1],
+        [224, 0, 0, 1],
+        [240, 0, 0, 1],
+        [255, 255, 255, 255],
+    ] {
+        for (src, dst) in [(other, host), (host, other)] {
+            let frame = PacketBuilder::new(A, B).ipv4(src, dst);
+            assert_eq!(answer(&frame.clone().udp(1, 2).build()), None, "{src:?}");
+            assert_eq!(answer(&frame.tcp(segment(tcp::SYN)).build()), None);
+        }
+    }
+    let own = PacketBuilder::new(A, B).ipv6(Ipv6Addr::LOCALHOST, Ipv6Addr::from([2; 16]));
+    assert_eq!(answer(&own.udp(1, 2).build()), None);
 }
 
 proptest::proptest! {
