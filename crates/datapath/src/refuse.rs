@@ -24,16 +24,15 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Whether one more may be told at a time in nanoseconds; then it counts.
-    fn one_more(&mut self, now: u64) -> bool {
+    /// Whether one more may be told at a time in nanoseconds.
+    fn has_room(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.since) >= SECOND {
             *self = Self {
                 since: now,
                 frames: 0,
             };
         }
-        self.frames += 1;
-        self.frames <= PER_SECOND
+        self.frames < PER_SECOND
     }
 }
 
@@ -42,18 +41,22 @@ impl<P: Port> Fabric<P> {
     #[cold]
     pub(crate) fn refuse(&mut self, tag: VlanTci, frame: &InHand<'_>) {
         let (from, now) = (frame.from, self.now);
-        if !self.slot(from).is_some_and(|slot| slot.told.one_more(now)) {
+        if !self.slot(from).is_some_and(|slot| slot.told.has_room(now)) {
             return;
         }
-        // It allocates, as often as this port may be told.
-        let mut headers = frame.headers.as_slice().to_vec();
-        let len = headers.len() + frame.payload.len() as usize;
-        let missing = SNAPSHOT.saturating_sub(headers.len()) as u32;
-        let more = missing.min(frame.payload.len());
-        frame.payload.slice(0, more).append_to(&mut headers);
-        let Some(told) = wire::reject::refusal(&headers, len) else {
+        let headers = frame.headers.as_slice();
+        let whole = headers.len() + frame.payload.len() as usize;
+        let (held, end) = (headers.len().min(SNAPSHOT), whole.min(SNAPSHOT));
+        let mut bytes = [0; SNAPSHOT];
+        bytes[..held].copy_from_slice(&headers[..held]);
+        frame.payload.cursor().read(&mut bytes[held..end]);
+        // It allocates, as often as this port may be told: not for what has no answer.
+        let Some(told) = wire::reject::refusal(&bytes[..end], whole) else {
             return;
         };
+        if let Some(slot) = self.slot(from) {
+            slot.told.frames += 1;
+        }
         self.give_own(from, Some(tag.vid), &told);
     }
 

@@ -5,6 +5,8 @@ use policy::Action;
 use port::{DropReason, PortId};
 use proptest::prelude::*;
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp, udp};
+use wire::MacAddr;
+use wire::build::{PacketBuilder, TcpFields};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
 use crate::refuse::PER_SECOND;
@@ -141,6 +143,29 @@ fn who_is_rejected_is_told_from_the_cache_too_and_not_too_often() {
     ];
     bench.step(&moves, |b| b.send(1, &frame(1, 2)));
     assert_eq!(bench.totals().2, all + 1);
+}
+
+/// Whoever sends what has no answer does not silence those who share its port.
+#[test]
+fn what_has_no_answer_does_not_count_as_told() {
+    let mut bench = known();
+    bench.set_access(REJECTS);
+    let segment = |flags| {
+        PacketBuilder::new(MacAddr(mac(1)), MacAddr(mac(2)))
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
+            .tcp(TcpFields {
+                flags,
+                ..TcpFields::default()
+            })
+            .build()
+    };
+    let (reset, syn) = (segment(4), segment(2));
+    for _ in 0..2 * PER_SECOND {
+        bench.send_and_decide(1, &reset);
+    }
+    assert_eq!(bench.port(1).frames().len(), 0);
+    bench.send_and_decide(1, &syn);
+    assert_eq!(bench.port(1).frames().len(), 1);
 }
 
 #[test]
