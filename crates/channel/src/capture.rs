@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memory::Mapping;
-use port::{DropReason, Gso, MAX_FRAME, Offload, PartialChecksum, PortId, REASONS};
+use port::{DropReason, Gso, MAX_OUTGOING, Offload, PartialChecksum, PortId, REASONS};
 use ring::{Consumer, Producer, RingMemory};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
@@ -132,7 +132,7 @@ impl Seen {
         };
         Some(Self {
             at_ns: u64::from_ne_bytes(*head.first_chunk()?),
-            len: (len <= MAX_FRAME).then_some(len)?,
+            len: (len <= MAX_OUTGOING).then_some(len)?,
             way: if head[12] == 0 { Way::In } else { Way::Out },
             dropped,
             offload: Offload { checksum, gso },

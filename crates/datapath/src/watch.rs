@@ -18,7 +18,7 @@ use crate::mirror::{Copied, Mirror, Passing};
 use crate::offload;
 
 /// The longest copy of a frame.
-const LONGEST: usize = port::MAX_FRAME as usize;
+const LONGEST: usize = port::MAX_OUTGOING as usize;
 
 /// One capture, as one worker does it.
 #[derive(Debug)]

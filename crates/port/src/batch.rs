@@ -38,6 +38,8 @@ pub const SHALLOW: usize = 64;
 
 /// The longest frame: an IP packet of 65535 bytes with Ethernet header and one tag.
 pub const MAX_FRAME: u32 = 65_535 + 14 + 4;
+/// The longest frame as it goes out: one as long as may be, which came without a tag, with the tag that its receiver wants.
+pub const MAX_OUTGOING: u32 = MAX_FRAME + 4;
 
 /// A frame that goes out as it came in, in two pieces: nothing to be changed, nothing left undone.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,9 @@ mod payload;
 mod tests;
 
 pub use alike::Alike;
-pub use batch::{BATCH, Batch, BatchLimit, Frame, MAX_FRAME, Piece, Pieces, SHALLOW, Whole};
+pub use batch::{
+    BATCH, Batch, BatchLimit, Frame, MAX_FRAME, MAX_OUTGOING, Piece, Pieces, SHALLOW, Whole,
+};
 pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS};
 pub use payload::{Outgoing, Payload};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use channel::capture::{MIN_RING, Reader, Region, Way};
 use policy::Action;
-use port::{DropReason, Offload, PortId};
+use port::{DropReason, MAX_FRAME, Offload, PortId};
 use testkit::packets::{BROADCAST, Flow, ethernet, mac, tcp_super, udp, vlan_tagged};
 use wire::expression::Filter;
 
@@ -247,4 +247,27 @@ fn a_full_ring_costs_the_capture_and_nobody_else() {
     let counts = seen.counts();
     assert_eq!((counts.meant, counts.lost), (400, 400 - got));
     assert!(counts.lost > 0 && got > 100);
+}
+
+/// It is longer than any that comes in; it is seen though it is lost.
+#[test]
+fn the_longest_frame_with_a_tag_that_it_came_without_ends_no_capture() {
+    let mut bench = known();
+    let trunk = Wish {
+        port: 4,
+        snaplen: 2000,
+        ..ALL
+    };
+    let mut seen = watch(&mut bench, &trunk);
+    let longest = ethernet(BROADCAST, mac(1), 0x0806, &vec![0; MAX_FRAME as usize - 14]);
+    bench.send_and_decide(1, &longest);
+    let short = ethernet(BROADCAST, mac(1), 0x0806, &[0; 86]);
+    bench.send_and_decide(1, &short);
+    let got = all(&mut seen);
+    let tagged = vlan_tagged(&longest, 10)[..2000].to_vec();
+    let expected = [
+        (Way::Out, Some(DropReason::ExceedsMtu), tagged),
+        (Way::Out, None, vlan_tagged(&short, 10)),
+    ];
+    assert_eq!(got, expected);
 }
