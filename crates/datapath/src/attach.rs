@@ -322,8 +322,9 @@ impl Attachment {
             .add(self.config.id, open.session.leave(&mut backend));
         open.connection.end();
         self.keeper.forget();
-        let mtu = self.config.mtu;
-        workers.on_port(self.config.id, move |guest| guest.set_mtu(mtu));
+        let (id, mtu) = (self.config.id, self.config.mtu);
+        workers.on_port(id, move |guest| guest.set_mtu(mtu));
+        workers.each(move |w| w.switch.guest_left(id));
         if let Some(fault) = fault {
             let port = &self.config.name;
             if fault.is_close() && !chose && open.answered.is_some() {

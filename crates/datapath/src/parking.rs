@@ -317,7 +317,7 @@ impl Parking {
         self.release_if(|w| now.saturating_sub(w.since) > PATIENCE_MS)
     }
 
-    /// Gives out the frames of a port that goes away.
+    /// Gives out the frames of a port that goes away, or whose guest does.
     pub fn forget_port(&mut self, port: PortId) -> Vec<Waiting> {
         self.release_if(|w| w.port() == port)
     }

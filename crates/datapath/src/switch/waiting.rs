@@ -111,13 +111,25 @@ impl<P: Port> Switch<P> {
             self.swept = now;
             self.flows.expire_some(now, FLOW_IDLE_MS, FLOWS_PER_SWEEP);
         }
-        for waiting in self.parking.expire(now) {
+        let late = self.parking.expire(now);
+        self.drop_waiting(late);
+    }
+
+    /// Drops, by name, what a port's guest has sent and control has not decided: the guest has gone, and what control would learn
+    /// of it now would be held against the next one.
+    pub fn guest_left(&mut self, id: PortId) {
+        let left = self.parking.forget_port(id);
+        self.drop_waiting(left);
+    }
+
+    fn drop_waiting(&mut self, all: Vec<Waiting>) {
+        for waiting in all {
             for frame in &waiting.frames {
                 self.fabric.serving = frame.pair;
                 self.fabric
                     .count_lost(waiting.port(), DropReason::UpcallTimeout, 1);
             }
-            self.show_expired(&waiting);
+            self.show_undecided(&waiting);
         }
     }
 }

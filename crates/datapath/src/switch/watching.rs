@@ -65,8 +65,8 @@ impl<P: Port> Switch<P> {
         self.fabric.flush();
     }
 
-    /// Shows frames that have waited too long for control.
-    pub(super) fn show_expired(&mut self, waiting: &Waiting) {
+    /// Shows frames that have waited for control in vain.
+    pub(super) fn show_undecided(&mut self, waiting: &Waiting) {
         if self.fabric.watch.is_none() {
             return;
         }

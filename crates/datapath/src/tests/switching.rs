@@ -377,6 +377,24 @@ fn frames_that_wait_too_long_are_dropped_by_name() {
     });
 }
 
+#[test]
+fn what_a_guest_leaves_undecided_is_dropped_by_name_and_not_asked_about() {
+    let mut bench = known();
+    bench.ring.room = 0;
+    bench.send(1, &frame(1, 2, 0));
+    bench.send(1, &frame(1, 2, 1));
+    bench.send(3, &frame(3, 2, 0));
+    let left = [Drop(1, DropReason::UpcallTimeout, 2)];
+    bench.step(&left, |b| b.switch.guest_left(PortId(1)));
+    bench.ring.room = usize::MAX;
+    bench.switch.ask_again(&mut bench.ring);
+    let [asked] = &bench.ring.upcalls[..] else {
+        panic!("{:?}", bench.ring.upcalls);
+    };
+    assert_eq!(asked.flow_key().in_port(), 3);
+    bench.step(&[To(2, 1, 100)], |b| assert_eq!(b.decide(), 1));
+}
+
 /// A worker looks for lost answers before it sleeps: right behind the first frame of a flow, where frames are few.
 #[test]
 fn what_was_just_asked_is_not_asked_again() {

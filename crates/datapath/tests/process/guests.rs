@@ -324,6 +324,23 @@ fn cached_flows_outlive_control_and_new_ones_wait_for_the_next() {
     assert!(b.recv_all().expect("correct").is_empty());
 }
 
+#[test]
+fn what_waits_for_control_goes_with_its_guest() {
+    let mut host = Host::with_ports([1]);
+    let mut a = host.guest(1, GuestConfig::default());
+    host.kill_control();
+    a.send(&stray(1, 9, 60)).expect("room");
+    wait_for("a frame to be taken", || {
+        host.counts(1).from_guest.packets == 1
+    });
+    a.disconnect().expect("a good end");
+    // It has not come before the other one was seen to have gone.
+    let _next = host.guest(1, GuestConfig::default());
+    assert_eq!(host.counts(1).dropped(DropReason::UpcallTimeout), 1);
+    host.start_control();
+    assert_eq!((host.flows(), host.figures().parked), (0, 0));
+}
+
 /// What was dropped at a port by reason: of the port, and of each of its queues.
 fn drops(host: &mut Host, id: u32) -> (Counted, BTreeMap<u16, Counted>) {
     let counts = host.counts(id);
