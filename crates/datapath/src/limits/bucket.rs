@@ -14,8 +14,10 @@ use super::sync::{AtomicU64, Ordering::Relaxed};
 const PARTS: u64 = 64;
 /// Of a second.
 const SECOND: u64 = 1_000_000_000 * PARTS;
-/// Nothing takes longer than this: a hundred times what a machine runs.
-const EVER: u64 = u64::MAX / 4;
+/// Nothing takes longer than this to come, 208 days.
+const EVER: u64 = 1 << 60;
+/// Time goes no further than this, 7 years of one switch process: from there, what comes and what is owed can be counted still.
+const END: u64 = u64::MAX - 3 * EVER;
 
 /// Nanoseconds of the machine's monotonic clock.
 pub(crate) type Nanos = u64;
@@ -122,7 +124,7 @@ impl Bucket {
 }
 
 fn parts(now: Nanos) -> u64 {
-    now.saturating_mul(PARTS).min(EVER)
+    now.saturating_mul(PARTS).min(END)
 }
 
 /// What so many tokens take to come at a rate, rounded up.

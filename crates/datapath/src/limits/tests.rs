@@ -159,6 +159,21 @@ fn a_rest_of_each_token_is_kept() {
 }
 
 #[test]
+fn tokens_come_as_long_as_a_switch_may_run() {
+    const DAY: u64 = 86_400 * SECOND as u64;
+    for days in [0, 833, 834, 900, 7 * 365] {
+        let bucket = Bucket::new(rate(10, 100));
+        let mut now = days * DAY;
+        assert!(bucket.take(100, now) && !bucket.take(1, now), "{days}");
+        now += 10 * SECOND as u64;
+        assert_eq!(bucket.ready_at(100), now, "{days}");
+        assert_eq!(bucket.take_all(now).tokens, 100, "{days}");
+        bucket.settle(100, 0);
+        assert!(bucket.take(100, now) && !bucket.take(1, now), "{days}");
+    }
+}
+
+#[test]
 fn both_bounds_hold_and_neither_takes_for_the_other() {
     let limiter = Limiter::new(Limit {
         packets: Some(rate(1000, 10)),
