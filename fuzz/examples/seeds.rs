@@ -626,6 +626,7 @@ fn channel() {
                 left_out: LeftOut::NOBODY,
             },
             except: vec![PortId(3), PortId(4)],
+            epoch: 0,
         },
     );
     let station = Stale::Station {

@@ -59,6 +59,8 @@ pub enum Answer {
         action: Action,
         /// Whom a flood leaves out.
         except: Vec<PortId>,
+        /// Of the program by which it was decided: another one floods to others.
+        epoch: u64,
     },
     /// Give the sender of the parked frame this one, in the owner's place whom it asks for, and the frame to nobody.
     Reply {

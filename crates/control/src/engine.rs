@@ -338,6 +338,7 @@ impl Engine {
                 upcall,
                 action,
                 except,
+                epoch: self.program.epoch(),
             });
         }
         let masked = *key.masked(&decision.mask).words();

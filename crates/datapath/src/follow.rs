@@ -28,6 +28,8 @@ enum Work {
     Station(SegmentId, MacAddr, usize),
     /// Forget what is outdated, from a place on.
     Outdated(Outdated, usize),
+    /// Nothing is outdated any more: have this program run.
+    Run(Program),
     /// Begin an errand of this number.
     Begin(u64, Errand),
 }
@@ -77,14 +79,17 @@ impl<P: Port> Switch<P> {
         self.answer(Answer::Forget(Stale::Port(port)), now);
     }
 
-    /// Replaces the program, and begins to forget flows that it may decide otherwise. Who asks for their flows anew loses
-    /// nothing for a while.
+    /// Replaces the program, and begins to forget flows that it may decide otherwise; until that is done, nothing is flooded to
+    /// new members of segments, which such a flow does not know of. Who asks for their flows anew loses nothing for a while.
     pub fn change_program(&mut self, program: Program, outdated: Outdated, now: u64) {
-        self.set_program(program);
+        self.set_program(program.without_newcomers(self.program()));
         if !outdated.is_empty() {
             self.be_patient(now, PATIENCE_MS);
-            self.to_do.works.push_back(Work::Outdated(outdated, 0));
         }
+        let works = &mut self.to_do.works;
+        works.retain(|work| !matches!(work, Work::Run(_)));
+        works.extend([Work::Outdated(outdated, 0), Work::Run(program)]);
+        self.work(now);
     }
 
     /// Has an errand run behind everything that is to be done already; it is done when [`Switch::take_finished`]
@@ -113,6 +118,7 @@ impl<P: Port> Switch<P> {
                 Work::Answer(answer) => self.follow(answer, now),
                 Work::Station(segment, mac, at) => self.forget_station(segment, mac, at),
                 Work::Outdated(flows, at) => self.forget_outdated(flows, at),
+                Work::Run(program) => self.set_program(program),
                 Work::Begin(ticket, errand) => self.to_do.errands.begin(ticket, errand),
             }
         }
@@ -152,13 +158,13 @@ impl<P: Port> Switch<P> {
                 self.to_do.effort.charge(CHANGE);
                 if epoch != self.program().epoch() {
                     // It is an answer to what was asked before the program changed, and nothing more.
-                    self.answer_once(upcall, action, except);
+                    self.answer_once(upcall, action, except, epoch);
                     return;
                 }
                 let Some(left_out) = self.flows.left_out.hold(except) else {
                     // Nobody gets it who might be one of them.
                     let nobody = Action::Drop(DropReason::UpcallFull);
-                    return self.answer_once(upcall, nobody, Vec::new());
+                    return self.answer_once(upcall, nobody, Vec::new(), epoch);
                 };
                 let action = action.leaving_out(left_out);
                 self.flows.install(&key, &mask, action, origin, now);
@@ -170,10 +176,11 @@ impl<P: Port> Switch<P> {
                 upcall,
                 action,
                 except,
+                epoch,
             } => {
                 self.to_do.effort.charge(SEEK);
                 self.note_answered(Some(upcall));
-                self.answer_once(Some(upcall), action, except);
+                self.answer_once(Some(upcall), action, except, epoch);
             }
             Answer::Reply { upcall, frame } => {
                 self.to_do.effort.charge(SEEK);
@@ -192,9 +199,21 @@ impl<P: Port> Switch<P> {
         }
     }
 
-    /// Answers one question, and remembers nothing.
-    fn answer_once(&mut self, upcall: Option<u64>, action: Action, except: Vec<PortId>) {
-        let Some(waiting) = upcall.and_then(|upcall| self.parking.release(upcall)) else {
+    /// Answers one question, and remembers nothing. If whom a flood leaves out was said of other members, it is asked again.
+    fn answer_once(
+        &mut self,
+        upcall: Option<u64>,
+        action: Action,
+        except: Vec<PortId>,
+        epoch: u64,
+    ) {
+        let Some(upcall) = upcall else {
+            return;
+        };
+        if matches!(action, Action::Flood { .. }) && epoch != self.program().epoch() {
+            return self.parking.ask_later(upcall);
+        }
+        let Some(waiting) = self.parking.release(upcall) else {
             return;
         };
         let frames = waiting.into_frames().collect();

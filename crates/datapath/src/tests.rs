@@ -3,6 +3,7 @@
 mod access;
 mod batches;
 mod bench;
+mod changes;
 mod flow_table;
 mod guards;
 mod header;

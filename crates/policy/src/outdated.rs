@@ -53,6 +53,17 @@ impl Program {
         outdated
     }
 
+    /// This program, but that floods go to nobody who was not a member of the segment before: for as long as cached flows say
+    /// whom floods leave out of the members that there were.
+    #[must_use]
+    pub fn without_newcomers(&self, old: &Self) -> Self {
+        let mut program = self.clone();
+        for (members, number) in program.segments.iter_mut().zip(0..) {
+            members.retain(|member| old.member(SegmentId(number), member.port).is_some());
+        }
+        program
+    }
+
     fn note_outdated(&self, segment: SegmentId, old: &Self, outdated: &mut Outdated) {
         let asks = [self, old].iter().any(|program| program.asks(segment));
         if !asks {

@@ -265,6 +265,7 @@ fn an_answer_that_is_not_cached_leaves_members_out_too() {
         upcall,
         action: Action::flood(BLUE),
         except: vec![PortId(6), PortId(2)],
+        epoch: 1,
     };
     let got = received(&mut bench, |b| b.switch.answer(once, b.now));
     assert_eq!(got, [0, 0, 1, 1, 0, 0, 0]);

@@ -448,6 +448,7 @@ impl Bench {
                 upcall,
                 action,
                 except: Vec::new(),
+                epoch: self.program.epoch(),
             },
             self.now,
         );

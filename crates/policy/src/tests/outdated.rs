@@ -123,3 +123,26 @@ fn a_program_that_was_sent_knows_where_lists_are_asked() {
     assert!(!program.without_rules().asks(SegmentId(1)));
     assert!(program.asks_anywhere());
 }
+
+#[test]
+fn newcomers_are_members_of_nothing_that_they_were_not_before() {
+    let (before, after) = (program(1, 3, ""), program(2, 5, ""));
+    let without = after.without_newcomers(&before);
+    let ports = |program: &Program, segment| -> Vec<u32> {
+        let members = program.members(SegmentId(segment)).iter();
+        members.map(|member| member.port.0).collect()
+    };
+    assert_eq!(
+        (ports(&after, 0), ports(&after, 1)),
+        (vec![1, 2, 3, 4], vec![5])
+    );
+    assert_eq!(
+        (ports(&without, 0), ports(&without, 1)),
+        (vec![1, 2, 3], vec![])
+    );
+    assert_eq!(
+        (without.epoch(), without.ingress(PortId(4))),
+        (2, after.ingress(PortId(4)))
+    );
+    assert_eq!(before.without_newcomers(&after), before);
+}
