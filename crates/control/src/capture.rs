@@ -1,13 +1,13 @@
 //! Captures: frames that the switch copies for a client, as a pcapng file that has no end until somebody says so.
 //!
 //! ```text
-//! switch ==ring==> feeder, one thread for all captures ==pieces==> the client's connection
+//! switch ==ring==> pieces of a file ==> the client's connection
 //! ```
 //!
-//! Nobody waits for a client: where it does not read, its pieces wait, then the ring fills, and then the switch counts what
-//! it cannot copy. The thread is started before the process gives up its rights, as it cannot be afterwards.
+//! Nobody waits for a client: where it does not read, no piece is made, the ring fills, and then the switch counts what it
+//! cannot copy.
 
-mod feeder;
+mod file;
 pub mod pcapng;
 
-pub use feeder::{Feed, Feeder, Pieces};
+pub use file::{Feed, Pieces, Place, Places};

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use channel::capture::Reader;
 
-use crate::capture::Feeder;
+use crate::capture::Places;
 use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
 use crate::wanted::{Change, Difference, changed, version};
@@ -145,7 +145,7 @@ pub enum Command {
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
-    feeder: Option<Feeder>,
+    places: Places,
 }
 
 /// A handle, and the commands that come through it; at most `depth` of them wait.
@@ -156,25 +156,16 @@ pub fn engine_channel(depth: usize) -> (EngineHandle, mpsc::Receiver<Command>) {
     let (commands, receiver) = mpsc::channel(depth);
     let handle = EngineHandle {
         commands,
-        feeder: None,
+        places: Places::default(),
     };
     (handle, receiver)
 }
 
 impl EngineHandle {
-    /// The same with what feeds captures.
+    /// Room for captures.
     #[must_use]
-    pub fn with_feeder(self, feeder: Feeder) -> Self {
-        Self {
-            feeder: Some(feeder),
-            ..self
-        }
-    }
-
-    /// What feeds captures.
-    #[must_use]
-    pub fn feeder(&self) -> Option<&Feeder> {
-        self.feeder.as_ref()
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Asks [`Command::Capture`].
@@ -194,11 +185,11 @@ impl EngineHandle {
         self.ask(|reply| Command::EndCapture(id, reply)).await
     }
 
-    /// The same from a thread that does not care what comes of it.
+    /// The same where nobody waits for what comes of it.
     pub fn forget_capture(&self, id: u32) {
         let (reply, _) = oneshot::channel();
-        // An engine that is gone has no captures.
-        let _ = self.commands.blocking_send(Command::EndCapture(id, reply));
+        // An engine that is gone has no captures; one that is busy sees that nobody holds this one.
+        let _ = self.commands.try_send(Command::EndCapture(id, reply));
     }
 
     /// Asks [`Command::Status`].

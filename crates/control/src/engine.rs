@@ -57,7 +57,6 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
-use crate::capture::Feeder;
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
 
@@ -162,7 +161,6 @@ pub struct Engine {
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut engine, api) = Engine::start(Link::new(link))?;
     let (handle, commands) = engine_channel(COMMANDS);
-    let handle = handle.with_feeder(Feeder::start()?);
     let (doors, porter) = doors::hang(!engine.frozen);
     engine.doors = doors;
     let metrics = engine.metrics.as_ref();

@@ -12,7 +12,7 @@ use channel::capture::MAX_CAPTURES;
 use super::connections::Endless;
 use super::handlers::{Name, NamePath, query};
 use super::requests::{Done, malformed, name};
-use crate::capture::Feed;
+use crate::capture::{Feed, Pieces};
 use crate::command::EngineHandle;
 
 /// The frames of a port, as they come
@@ -29,10 +29,8 @@ pub(super) async fn capture(
     wish: Result<Query<CaptureQuery>, QueryRejection>,
 ) -> Done<Response> {
     let (port, wish) = (name(path)?, query(wish)?);
-    let none = || Problem::unavailable("nobody can feed captures here");
-    let feeder = engine.feeder().ok_or_else(none)?;
     let full = || Problem::unavailable(format!("there are {MAX_CAPTURES} captures already"));
-    let place = feeder.place().ok_or_else(full)?;
+    let place = engine.places().take().ok_or_else(full)?;
     let (filter, snaplen, count) = (wish.filter.clone(), wish.snaplen, wish.count);
     let begun = engine.capture(port.clone(), wish).await?;
     let (number, held) = (begun.number, begun.held);
@@ -52,7 +50,7 @@ pub(super) async fn capture(
         (CONTENT_TYPE, "application/x-pcapng".to_owned()),
         (LOCATION, format!("/v1/captures/{number}")),
     ];
-    let mut answer = (headers, Body::new(feeder.feed(place, feed))).into_response();
+    let mut answer = (headers, Body::new(Pieces::new(place, feed))).into_response();
     answer.extensions_mut().insert(Endless);
     Ok(answer)
 }

@@ -28,6 +28,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -52,6 +53,9 @@ const HEADERS: usize = 64;
 const LONG: u64 = 256 * 1024;
 /// Bytes of an answer that are handed over at once.
 const PIECE: usize = 16 * 1024;
+/// Bytes that a client by a path may have not read, of which the system makes twice as many: as long as all the system lets anybody
+/// have where nothing else is set. What waits there is written while the client does not run, and so there are fewer turns.
+const UNREAD: usize = 208 * 1024;
 /// After a connection could not be accepted: descriptors are short, as a rule.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,7 +75,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 impl Listener {
     async fn accept(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
-            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                set_socket_send_buffer_size(&stream, UNREAD)?;
+                Box::new(stream)
+            }
             Self::Tcp(listener) => Box::new(listener.accept().await?.0),
         })
     }

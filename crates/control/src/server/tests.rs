@@ -21,7 +21,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::capture::Feeder;
 use crate::command::{Answer, Begun, Changed, Command, Request, Wanted, engine_channel};
 use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
@@ -177,18 +176,6 @@ impl Site {
         };
         tokio::spawn(fake.run(commands));
         Self::with_engine(dir, engine)
-    }
-
-    /// The same with captures.
-    fn with_captures() -> Self {
-        let (engine, commands) = engine_channel(4);
-        let dir = tempfile::tempdir().unwrap();
-        let fake = FakeEngine {
-            wanted: WantedState::default(),
-            dir: dir.path().to_owned(),
-        };
-        tokio::spawn(fake.run(commands));
-        Self::with_engine(dir, engine.with_feeder(Feeder::start().unwrap()))
     }
 
     fn with_engine(dir: TempDir, engine: EngineHandle) -> Self {
@@ -923,7 +910,7 @@ async fn metrics_are_text() {
 
 #[tokio::test]
 async fn a_capture_is_a_file_that_names_what_ends_it() {
-    let site = Site::with_captures();
+    let site = Site::start();
     let query = "filter=udp%20port%2053&snaplen=60&direction=in&count=1";
     let path = format!("/v1/ports/vm1/capture?{query}");
     let mut stream = connect(&site).await;

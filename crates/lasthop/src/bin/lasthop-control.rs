@@ -22,6 +22,7 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_sendto, "answers"),
     call(libc::SYS_accept4, "clients of the API"),
     call(libc::SYS_getsockopt, "whether a client's connection has failed"),
+    call(libc::SYS_setsockopt, "room for what a client has not read"),
     call(libc::SYS_shutdown, "the end of an answer"),
     call(libc::SYS_epoll_ctl, "clients come and go"),
     call(libc::SYS_close, "clients; sockets that were handed on"),
