@@ -29,7 +29,7 @@ const FILE: &str = "/dev/null";
 const BEGUN: &str = " is looked at";
 const ENDED: &str = " is looked at no more";
 /// KiB that may wait for `tcpdump`, as many as for our command.
-const BUFFER_KIB: u32 = 4096;
+const BUFFER_KIB: u32 = 16 * 1024;
 
 /// What is to be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub enum CaptureDirection {
 /// Bytes of each frame in a capture where nothing else is said: all.
 pub const CAPTURE_SNAPLEN: u32 = 262_144;
 /// Bytes of a capture's ring where nothing else is said.
-pub const CAPTURE_BUFFER: u32 = 4 << 20;
+pub const CAPTURE_BUFFER: u32 = 16 << 20;
 
 fn snaplen() -> u32 {
     CAPTURE_SNAPLEN
@@ -56,7 +56,7 @@ pub struct CaptureQuery {
     pub drops: bool,
     /// Bytes that wait for the client in each forwarding thread: a power of two from 4096 to 67108864.
     #[serde(default = "buffer")]
-    #[param(required = false, default = 4_194_304)]
+    #[param(required = false, default = 16_777_216)]
     pub buffer: u32,
 }
 

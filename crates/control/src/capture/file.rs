@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::pcapng;
 
-/// Until it looks again at rings that were empty. The timer may be as late once more, and a ring of the usual length takes 2 GiB a
+/// Until it looks again at rings that were empty. The timer may be as late once more, and a ring of the usual length takes 8 GiB a
 /// second then.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of a piece, about. With less of them there are more system calls and wake-ups for a frame, with more a piece does not stay in
