@@ -6,8 +6,8 @@ use channel::records::Answer;
 use policy::{Action, DECISION_MASK, Model, Outdated, PortMode, Program, Segment, SegmentId};
 use port::PortId;
 use testkit::packets::{BROADCAST, ethernet, mac};
-use wire::{EtherType, MacAddr};
 use wire::flow::FlowKey;
+use wire::{EtherType, MacAddr};
 
 use super::bench::{BLUE, Bench, Move::*, RED};
 use crate::flow_table::PIECE;
