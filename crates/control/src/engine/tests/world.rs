@@ -593,7 +593,10 @@ impl World {
         }));
         let clock = Arc::clone(&self.clock);
         let clock = move || Duration::from_millis(clock.load(Relaxed));
-        Engine::start_with(Link::new(own), Box::new(clock), self.patience).map(|(engine, _)| engine)
+        let (mut engine, _) = Engine::start_with(Link::new(own), Box::new(clock), self.patience)?;
+        // The switch follows all that it was sent before anything else happens.
+        engine.switch.port_states()?;
+        Ok(engine)
     }
 
     /// The paths on which the supervisor listens, once it has heard everything.
