@@ -96,9 +96,9 @@ pub(super) fn wire(
     let by_port = lists_by_port(context, attachments);
     let mut overlaps = Overlaps::default();
     for (&port, lists) in &by_port {
-        let attached = lists.attached(attachments);
         lists.check(model)?;
         overlaps.note(port, lists, attachments, model)?;
+        let attached = lists.attached(attachments);
         let next = wiring.profiles.len() as u32;
         let profile = *known.entry(attached.clone()).or_insert(next);
         if profile == next {
