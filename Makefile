@@ -13,12 +13,12 @@ ifeq ($(wildcard $(BUILT)/debug/incremental),)
 export CARGO_INCREMENTAL ?= 0
 endif
 
-.PHONY: help setup build demo test check unit instructions e2e bench soak faults chaos deb miri fuzz clean
+.PHONY: help setup build demo test check unit instructions e2e test-long bench soak faults chaos hostile deb miri fuzz clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: ## Install what is missing (Debian packages) and build the guest image
+setup: ## Install what is missing (Debian packages) and build the guest image; LIBVIRT=1 installs libvirt, too
 	@scripts/setup
 
 build: ## Build the release binaries: target/release/lasthop and its siblings
@@ -47,6 +47,11 @@ instructions: setup ## Instructions per frame beside the committed ones; BLESS=1
 e2e: setup build ## End-to-end tests with real QEMU guests and testpmd
 	LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop-e2e
 
+# Set-up has this, too.
+test-long: export LIBVIRT := 1
+test-long: setup build ## What takes too long for every day: all variants of firmware and of legacy guests; and domains of libvirt
+	LASTHOP_LONG=1 LASTHOP_BIN="$(BUILT)/release" cargo test --package lasthop-e2e --test firmware --test libvirt --test migration
+
 bench: setup build ## Lasthop beside its peers; or make bench QUICK=1, EXPERIMENTS="frames idle"
 	@crates/bench/setup
 	$(RELEASE) --bin lasthop-bench
@@ -66,6 +71,10 @@ faults: build ## Kill each process a hundred times under traffic: gap and frames
 chaos: build ## Ten minutes of random kills, reboots, ports and memory that come and go; or make chaos MINUTES=120
 	$(RELEASE) --bin lasthop-bench
 	@"$(BUILT)/release/lasthop-bench" chaos --minutes $(or $(MINUTES),10)
+
+hostile: build ## Ten minutes of every known trick of a hostile VMM beside honest ones; or make hostile MINUTES=2 TRICK=hugetlb
+	$(RELEASE) --package lasthop-testkit --example hostile
+	@"$(BUILT)/release/examples/hostile" --bin "$(BUILT)/release" --minutes $(or $(MINUTES),10) $(if $(TRICK),--trick "$(TRICK)") $(if $(SEED),--seed $(SEED))
 
 deb: build ## A Debian package with unit file, man pages and completions: target/debian/
 	@cargo deb --version >/dev/null 2>&1 || { echo "error: no cargo-deb: 'cargo install cargo-deb --locked'" >&2; exit 1; }

@@ -8,7 +8,7 @@ use channel::figures::{QueueCounts, WorkerFigures};
 use channel::records::{Answer, Stale, Upcall};
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
-    Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
+    FrontEnds, Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
     StationUse, SwitchFigures,
 };
 use policy::{Action, LeftOut, SegmentId};
@@ -550,6 +550,7 @@ fn channel() {
         memory: 4096,
         queues,
         connections: 1,
+        front_ends: FrontEnds::default(),
     };
     message(
         1,
@@ -559,6 +560,7 @@ fn channel() {
             ports: vec![config],
             limits: vec![],
             mirrors: vec![],
+            peers: vec![],
         },
     );
     let used = StationUse {
@@ -635,14 +637,7 @@ fn channel() {
     };
     message(3, "forget-station", &Answer::Forget(station));
     message(3, "forget-port", &Answer::Forget(Stale::Port(PortId(3))));
-    message(
-        4,
-        "ask",
-        &Ask::Dial {
-            port: PortId(1),
-            path: "vm1.sock".into(),
-        },
-    );
+    message(4, "ask", &Ask::Dial { port: PortId(1) });
     message(
         5,
         "tell",

@@ -131,7 +131,7 @@ impl Tracked {
         let fd: OwnedFd = memfd_create("inflight", MemfdFlags::CLOEXEC).expect("a memfd");
         ftruncate(&fd, len).expect("its size");
         let window = Mapping::shared(&fd, len, 0).expect("a mapping");
-        let region = InflightRegion::map(fd, len, 0).expect("a region");
+        let region = InflightRegion::over(Mapping::shared(&fd, len, 0).expect("a region"));
         let part = Inflight::new(Arc::new(region), 0, size, packed).expect("a part that fits");
         Self { part, window }
     }

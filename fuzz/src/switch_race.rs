@@ -20,7 +20,7 @@ use testkit::features::{
     ALL_OFFLOADS, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, RING_PACKED, VERSION_1,
 };
 use testkit::guest_ram::GuestRam;
-use testkit::net::{NetHeader, NetOptions, NetPair};
+use testkit::net::{NetHeader, NetOptions, NetPair, RxBuffers};
 use testkit::packets::{Flow, udp};
 use wire::flow::{FlowKey, FlowMask};
 
@@ -170,7 +170,8 @@ impl Evil {
 fn options(features: u64) -> NetOptions {
     NetOptions {
         shape: Shape::Direct,
-        ..NetOptions::new(VERSION_1 | MRG_RXBUF | features, SIZE)
+        rx_buffers: RxBuffers::Of(2048),
+        ..NetOptions::new(features, SIZE)
     }
 }
 
@@ -210,7 +211,12 @@ pub fn run(data: &[u8]) {
 
 impl World {
     fn new(options: u8) -> Self {
-        let mut features = 0;
+        // A legacy driver, with either header, has neither packed rings nor IN_ORDER.
+        let mut features = match (options >> 5 & 3, options & (1 | 1 << 3)) {
+            (1, 0) => 0,
+            (2, 0) => MRG_RXBUF,
+            _ => VERSION_1 | MRG_RXBUF,
+        };
         for (bit, feature) in [
             RING_PACKED,
             INDIRECT_DESC,
@@ -227,7 +233,7 @@ impl World {
             .take()
             .unwrap_or_else(|| Switch::new(Counters::heap(), 5));
         let good = GOOD.map(|id| {
-            let (_, nic, port) = guest(self::options(0), MEMORY);
+            let (_, nic, port) = guest(self::options(VERSION_1 | MRG_RXBUF), MEMORY);
             switch.add_port(id, port);
             nic
         });

@@ -2,7 +2,7 @@
 //! flow key says what was parsed.
 
 use wire::conduct::{Conduct, Neighbour, is_ordinary};
-use wire::flow::{FlowKey, FlowMask, PLAIN_HEAD, PlainHead, PlainMask};
+use wire::flow::{FlowKey, FlowMask, KeyState, PLAIN_HEAD, PlainHead, PlainMask};
 use wire::packet::{Fragment, L3, Parsed};
 use wire::question::Question;
 use wire::vlan::{HeaderBuf, VlanTci};
@@ -29,6 +29,9 @@ pub fn run(data: &[u8]) {
 /// What guards ask: the quick look says nothing that the whole one does not, and both tell discovery from all else.
 fn conduct(headers: &[u8], frame_len: usize) {
     let conduct = Conduct::of(headers, frame_len);
+    if Parsed::parse(headers, frame_len).l3 == L3::Hidden {
+        assert_eq!(conduct, Conduct::Unreadable);
+    }
     if is_ordinary(headers) {
         assert_eq!(conduct, Conduct::Ordinary);
     }
@@ -107,10 +110,9 @@ pub(crate) fn check(p: &Parsed, given: usize, frame_len: usize) {
     if let Some(at) = p.checksum_offset() {
         assert!(at + 2 <= p.header_len && Some(at) > p.l4_offset);
     }
-    assert_eq!(
-        p.l4_unknown(),
-        ip && p.l4_offset.is_none() && p.fragment != Fragment::Later
-    );
+    let extension = matches!(p.l3, L3::V6 { .. }) && [0, 43, 44, 51, 60].contains(&p.l4_proto);
+    let untold = p.fragment != Fragment::Later || extension;
+    assert_eq!(p.l4_unknown(), ip && p.l4_offset.is_none() && untold);
     if !ip {
         assert!(p.pseudo_header(7).is_none());
     }
@@ -135,9 +137,9 @@ fn check_key(p: &Parsed) {
     assert!(text.len() < 1000);
     // A longer copy of the same frame must not change what its own headers say.
     let (src, dst) = (key.src_ip(), key.dst_ip());
-    if p.l3 == L3::Other {
-        assert_eq!((src, dst), (0, 0));
-    }
+    let network = !matches!(p.l3, L3::Other | L3::Hidden);
+    assert!(network || (src, dst) == (0, 0));
+    assert_eq!(key.state() == KeyState::HIDDEN, p.l3 == L3::Hidden);
 }
 
 /// The headers alone say the same as the headers with what follows them: segmentation relies on it.

@@ -13,12 +13,12 @@ mod trace;
 mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
-pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter};
+pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
 pub use spec::{
-    AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
-    Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
+    AccessListSpec, AccessModel, AccessWarnings, AddressSet, AdminState, Direction, Group, LogSpec,
+    Otherwise, Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use spec::{Apart, Named, Piece, Shared};
@@ -29,11 +29,12 @@ pub use spec::{
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{
-    FdbDocument, FdbEntry, FdbFilter, MirrorStats, PortStats, StatsDocument, Traffic, Work,
+    FdbDocument, FdbEntry, FdbFilter, FdbFlushed, MirrorStats, PortStats, StatsDocument, Traffic,
+    Work,
 };
 pub use status::{
-    DriverStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState, PortStatus,
-    PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
+    DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState,
+    PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
     SegmentsDocument, StatusDocument, SwitchStatus,
 };
 pub use trace::{

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memory::Mapping;
 use port::{DropReason, Gso, MAX_OUTGOING, Offload, PartialChecksum, PortId, REASONS};
 use ring::{Consumer, Producer, RingMemory};
-use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 use wire::segment::GsoKind;
+
+use crate::files;
 
 /// Captures at once.
 pub const MAX_CAPTURES: usize = 8;
@@ -179,11 +180,7 @@ impl Region {
     /// # Errors
     /// The system's refusal.
     pub fn create(threads: usize, ring: u32) -> io::Result<(Self, OwnedFd)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("lasthop-capture", flags)?;
-        rustix::fs::ftruncate(&file, total(threads, ring)?)?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals)?;
+        let file = files::fixed("lasthop-capture", total(threads, ring)?)?;
         Ok((Self::map(&file, threads, ring)?, file))
     }
 
@@ -192,8 +189,7 @@ impl Region {
     /// # Errors
     /// It is not what it should be.
     pub fn map(file: &OwnedFd, threads: usize, ring: u32) -> io::Result<Self> {
-        let seals = rustix::fs::fcntl_get_seals(file)?;
-        if !seals.contains(SealFlags::SHRINK) {
+        if !files::is_fixed(file)? {
             return Err(io::Error::other("the memory of a capture could shrink"));
         }
         let mapping = Mapping::shared(file, total(threads, ring)?, 0).map_err(io::Error::other)?;

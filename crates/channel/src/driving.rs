@@ -138,6 +138,10 @@ pub struct DriverState {
     pub name: String,
     /// How it moves frames; none while the interface is not open.
     pub back_end: Option<BackEnd>,
+    /// The MAC address of the interface, while that is there. It comes with
+    /// [`Tell::InterfaceAddresses`](crate::supervision::Tell::InterfaceAddresses).
+    #[serde(skip)]
+    pub mac: Option<[u8; 6]>,
     /// Its process, while there is one.
     pub pid: Option<u32>,
     /// How often its process was started again.

@@ -24,8 +24,9 @@ pub type Formats = BTreeMap<String, Format>;
 /// The name of the record by which a supervisor takes the place of another.
 pub const SUPERVISOR: &str = "supervisor";
 /// Its versions. The second also says who is to blame for deaths of the switch, and has interfaces with
-/// `AF_XDP` sockets, and how guests are notified and what copies for them.
-pub const SUPERVISOR_VERSIONS: [u32; 2] = [1, 2];
+/// `AF_XDP` sockets, and how guests are notified and what copies for them. The third says where sockets may be, and where
+/// front ends are.
+pub const SUPERVISOR_VERSIONS: [u32; 3] = [1, 2, 3];
 
 /// Those of this build.
 #[must_use]
@@ -33,7 +34,8 @@ pub fn formats() -> Formats {
     let all: [(&str, &[u32]); 6] = [
         (SUPERVISOR, &SUPERVISOR_VERSIONS),
         // `supervision` and `driving`: a supervisor speaks with the processes that the one before it has started.
-        ("supervision", &[2]),
+        // 3: the switch dials by port alone, control says where to; `supervision::Ask::DialPath` is of 2.
+        ("supervision", &[2, 3]),
         // `keeping::ConnectionRecord`, and the session's record in it.
         ("connection", &[crate::keeping::VERSION as u32]),
         // The journal of packed queues, and the file of marks.
@@ -102,9 +104,9 @@ mod tests {
         assert_eq!(agree(&old, &new), Ok(()), "the old one knows no other");
         assert_eq!(agree(&new, &old), Ok(()), "nor does it have to");
         assert_eq!(newest(&new, &old, SUPERVISOR), Some(1));
-        assert_eq!(newest(&new, &new, SUPERVISOR), Some(2));
-        let newer = with(SUPERVISOR, 2, &[2, 3]);
-        assert_eq!(newest(&new, &newer, SUPERVISOR), Some(2));
+        assert_eq!(newest(&new, &new, SUPERVISOR), Some(3));
+        let newer = with(SUPERVISOR, 2, &[2, 3, 4]);
+        assert_eq!(newest(&new, &newer, SUPERVISOR), Some(3));
         assert_eq!(newest(&new, &new, "nothing"), None);
     }
 

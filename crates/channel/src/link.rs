@@ -167,6 +167,15 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
     /// # Errors
     /// The system's refusal, or a message that is not an `In`.
     pub fn recv(&mut self) -> io::Result<Received<In>> {
+        self.recv_within(|_| MAX_MESSAGE)
+    }
+
+    /// The same from a peer that may want our memory to grow: one that begins with a byte is decoded if it is no longer than `most`
+    /// says for that byte. Even a short message may take much more memory than bytes.
+    ///
+    /// # Errors
+    /// The same, and a message that is longer.
+    pub fn recv_within(&mut self, most: impl Fn(u8) -> usize) -> io::Result<Received<In>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
@@ -194,8 +203,8 @@ impl<Out: Serialize, In: DeserializeOwned> Link<Out, In> {
         }
         let datagram = &self.buffer[..got.bytes];
         let message = match datagram {
-            [INLINE, bytes @ ..] => parse(bytes)?,
-            [IN_FILE] => parse(&from_file(fds.pop())?)?,
+            [INLINE, bytes @ ..] => parse(bounded(bytes, most)?)?,
+            [IN_FILE] => parse(&from_file(fds.pop(), most)?)?,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
         Ok(Received::Message(message, fds))
@@ -225,19 +234,30 @@ pub fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
 
 /// Reads a message that came in a file. It has to be a sealed memory file: a read of anything else may block, and what
 /// can still be written is not one message.
-fn from_file(fd: Option<OwnedFd>) -> io::Result<Vec<u8>> {
+fn from_file(fd: Option<OwnedFd>, most: impl Fn(u8) -> usize) -> io::Result<Vec<u8>> {
     let mut file = File::from(fd.ok_or(io::ErrorKind::InvalidData)?);
     if !rustix::fs::fcntl_get_seals(&file)?.contains(SEALED) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let len = file.metadata()?.len();
-    if len > MAX_MESSAGE as u64 {
+    let mut first = [0];
+    file.seek(SeekFrom::Start(0))?;
+    file.read_exact(&mut first)?;
+    if len > most(first[0]).min(MAX_MESSAGE) as u64 {
         return Err(io::ErrorKind::InvalidData.into());
     }
     file.seek(SeekFrom::Start(0))?;
     let mut bytes = Vec::with_capacity(len as usize);
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A message, if it is no longer than those that begin like it may be.
+fn bounded(bytes: &[u8], most: impl Fn(u8) -> usize) -> io::Result<&[u8]> {
+    match bytes.first() {
+        Some(first) if bytes.len() <= most(*first) => Ok(bytes),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// A message and nothing behind it.

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use memory::Mapping;
 use ring::{Consumer, Producer, RingMemory};
 use rustix::event::EventfdFlags;
-use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::files;
 
 const HALF: usize = 1 << 20;
 /// Payload bytes of each ring.
@@ -47,17 +48,8 @@ impl Region {
     /// # Errors
     /// The system's refusal.
     pub fn create() -> io::Result<Self> {
-        let memory = rustix::fs::memfd_create(
-            "lasthop-upcalls",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
-        rustix::fs::ftruncate(&memory, 2 * HALF as u64)?;
-        rustix::fs::fcntl_add_seals(
-            &memory,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-        )?;
         Ok(Self {
-            memory,
+            memory: files::fixed("lasthop-upcalls", 2 * HALF as u64)?,
             upcall_bell: bell()?,
             answer_bell: bell()?,
         })
@@ -76,8 +68,7 @@ impl Region {
     }
 
     fn halves(&self) -> io::Result<(RingMemory, RingMemory)> {
-        let seals = rustix::fs::fcntl_get_seals(&self.memory)?;
-        if !seals.contains(SealFlags::SHRINK) {
+        if !files::is_fixed(&self.memory)? {
             return Err(io::Error::other("the upcall region could shrink under us"));
         }
         let mapping =

@@ -16,8 +16,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
+
+use crate::files;
 
 const SLOT: u64 = 64 << 20;
 const FIRST: u64 = 4096;
@@ -88,8 +89,7 @@ impl StateFile {
     /// # Errors
     /// The system's refusal.
     pub fn create() -> io::Result<Self> {
-        let fd = rustix::fs::memfd_create("lasthop-state", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, PARTS + 2 * PARTS_MAX)?;
+        let fd = files::fixed("lasthop-state", PARTS + 2 * PARTS_MAX)?;
         Ok(Self { fd })
     }
 

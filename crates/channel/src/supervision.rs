@@ -4,12 +4,15 @@
 //! dials peers. Paths are relative to the runtime directory unless absolute.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use port::PortId;
 use serde::{Deserialize, Serialize};
 
 use crate::cores::CoreFacts;
 use crate::driving::{DriverSpec, DriverStart, DriverState, Refused};
+use crate::keeping::{MAX_KEPT, MAX_RECORD};
+use crate::owners::{NoSocket, SocketOwner};
 
 /// The environment variable with the number of a child's supervision descriptor.
 pub const LINK_FD: &str = "LASTHOP_LINK_FD";
@@ -51,11 +54,11 @@ pub enum Ask {
         /// The socket's path.
         path: String,
     },
-    /// Switch: connect to a vhost-user front end; answered with [`Tell::Dialed`].
-    Dial {
+    /// As [`Ask::Dial`], by a switch of a version that knew only this: it is heard while an upgrade replaces that one.
+    DialPath {
         /// For which port.
         port: PortId,
-        /// The front end's path.
+        /// Where; of no effect unless that is what was registered for the port.
         path: String,
     },
     /// Control: how the processes are; answered with [`Tell::Processes`].
@@ -116,6 +119,75 @@ pub enum Ask {
     WatchGuests(GuestWatch),
     /// Control: how guests are looked at; answered with [`Tell::WatchedGuests`].
     WatchedGuests,
+    /// Switch: connect to the front end of this port, which is where control has said ([`Ask::Dials`]), or a driver
+    /// ([`Ask::Drivers`]); answered with [`Tell::Dialed`]. The switch cannot say where: who takes it over would connect to
+    /// whatever the supervisor may.
+    Dial {
+        /// For which port.
+        port: PortId,
+    },
+    /// Control: where the front ends of these ports are, and of no others; answered with [`Tell::Dials`].
+    Dials(Vec<(PortId, String)>),
+    /// Control: in which directories sockets may be; answered with [`Tell::SocketDirs`].
+    SocketDirs,
+    /// Control: as [`Ask::Listen`], for a port; what is asked of a socket that is there already is changed. Answered with
+    /// [`Tell::ListeningFor`].
+    ListenFor {
+        /// The socket's path.
+        path: String,
+        /// What is asked of it.
+        owner: SocketOwner,
+    },
+    /// Control: the MAC addresses of the drivers' interfaces; answered with [`Tell::InterfaceAddresses`].
+    InterfaceAddresses,
+    /// Control: it ends because the switch is gone, without which it can do nothing. An exit status would come too late: whose
+    /// link is closed is killed.
+    Bereft,
+}
+
+/// Bytes of a message that says no more than a number.
+const MOST_OF_A_WORD: usize = 64;
+/// Bytes of a message with one path or reason.
+const MOST_OF_A_LINE: usize = 8 << 10;
+/// Bytes of a message about all ports.
+const MOST_OF_A_LIST: usize = 1 << 20;
+/// Bytes of a message with a record of [`MAX_RECORD`](crate::keeping::MAX_RECORD) bytes and
+/// [`MAX_KEPT`](crate::keeping::MAX_KEPT) numbers, each of ten bytes at most.
+const MOST_OF_A_RECORD: usize = MAX_RECORD + 10 * MAX_KEPT + MOST_OF_A_WORD;
+
+impl Ask {
+    /// Bytes of a message that begins with this one, at most: the supervisor decodes nothing longer, whoever sends it. What a
+    /// message becomes in memory is bounded by that, too.
+    #[must_use]
+    pub fn most_bytes(first: u8) -> usize {
+        // The number of a variant, as postcard writes it.
+        match first {
+            1..=3 | 8 | 21 => MOST_OF_A_LINE,
+            5 | 16 | 19 => MOST_OF_A_LIST,
+            10 => MOST_OF_A_RECORD,
+            _ => MOST_OF_A_WORD,
+        }
+    }
+}
+
+/// A directory in which sockets may be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SocketDir {
+    /// Its path, absolute.
+    pub path: String,
+    /// Those below it, too.
+    pub below: bool,
+}
+
+impl SocketDir {
+    /// Whether what is in a directory of this path, which leads nowhere else, is in it.
+    #[must_use]
+    pub fn has(&self, dir: &Path) -> bool {
+        match self.below {
+            true => dir.starts_with(&self.path),
+            false => dir == Path::new(&self.path),
+        }
+    }
 }
 
 /// By what the switch is to know what the processors of guests do.
@@ -295,7 +367,7 @@ pub enum Tell {
     Dialed {
         /// For which port.
         port: PortId,
-        /// The path asked for.
+        /// The path that is registered for it; empty where none is.
         path: String,
         /// Why there is no connection.
         error: Option<String>,
@@ -340,4 +412,117 @@ pub enum Tell {
     },
     /// Control: the answer to [`Ask::WatchedGuests`].
     WatchedGuests(WatchedGuests),
+    /// Control: the answer to [`Ask::Dials`].
+    Dials {
+        /// Why all is as it was.
+        error: Option<String>,
+    },
+    /// Control: the answer to [`Ask::SocketDirs`].
+    SocketDirs(Vec<SocketDir>),
+    /// Control: the answer to [`Ask::ListenFor`]; with the socket, or a reason.
+    ListeningFor {
+        /// The path asked for.
+        path: String,
+        /// The number of the only user whose processes may connect, if there is but one; or why there is no such socket.
+        outcome: Result<Option<u32>, NoSocket>,
+    },
+    /// Control: the answer to [`Ask::InterfaceAddresses`], by the names of ports; without those whose interface is gone.
+    InterfaceAddresses(Vec<(String, [u8; 6])>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn longest() -> Vec<(Ask, usize)> {
+        let port = PortId(1023);
+        let path = || "x".repeat(MOST_OF_A_LINE - 16);
+        let number = u64::MAX;
+        let refused = Refused {
+            by_interface: number,
+            too_long: number,
+        };
+        let record = Ask::KeepRecord {
+            port,
+            record: vec![7; MAX_RECORD],
+            numbers: vec![number; MAX_KEPT],
+        };
+        let goes_on = Ask::GoesOn {
+            at_ns: number,
+            connections: u32::MAX,
+        };
+        let reason = Ask::DriverEnds {
+            reason: path(),
+            device_lost: true,
+        };
+        let dials = (0..1024).map(|n| (PortId(n), "y".repeat(107))).collect();
+        let watch = GuestWatch {
+            by: GuestStates::Auto,
+            threads: (0..1024).map(|n| (PortId(n), "z".repeat(64))).collect(),
+        };
+        let name = || Some("u".repeat(256));
+        let listen_for = Ask::ListenFor {
+            path: "x".repeat(MOST_OF_A_LINE - 1024),
+            owner: SocketOwner {
+                user: name(),
+                group: name(),
+                mode: Some(0o777),
+                peer_user: name(),
+            },
+        };
+        let (word, line, list) = (MOST_OF_A_WORD, MOST_OF_A_LINE, MOST_OF_A_LIST);
+        vec![
+            (Ask::Ready, word),
+            (Ask::Listen { path: path() }, line),
+            (Ask::Unlisten { path: path() }, line),
+            (Ask::DialPath { port, path: path() }, line),
+            (Ask::Processes, word),
+            (Ask::Drivers(Vec::new()), list),
+            (Ask::DriverStates, word),
+            (Ask::Pong(refused), word),
+            (reason, line),
+            (Ask::Keep { port, number }, word),
+            (record, MOST_OF_A_RECORD),
+            (Ask::Forget { port }, word),
+            (Ask::Frozen, word),
+            (Ask::Rested { at_ns: number }, word),
+            (goes_on, word),
+            (Ask::Alive, word),
+            (Ask::WatchGuests(watch), list),
+            (Ask::WatchedGuests, word),
+            (Ask::Dial { port }, word),
+            (Ask::Dials(dials), list),
+            (Ask::SocketDirs, word),
+            (listen_for, line),
+            (Ask::InterfaceAddresses, word),
+            (Ask::Bereft, word),
+        ]
+    }
+
+    #[test]
+    fn every_message_has_room_for_the_longest_of_its_kind() {
+        for (number, (ask, most)) in longest().into_iter().enumerate() {
+            let bytes = postcard::to_allocvec(&ask).unwrap();
+            assert_eq!(usize::from(bytes[0]), number, "its place is its number");
+            assert_eq!(Ask::most_bytes(bytes[0]), most, "{number}");
+            assert!(bytes.len() <= most, "{number}: {}", bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_directory_has_what_is_in_it_and_what_is_below_if_it_says_so() {
+        let dir = |below| SocketDir {
+            path: "/run/vm".to_owned(),
+            below,
+        };
+        for (path, alone, with_below) in [
+            ("/run/vm", true, true),
+            ("/run/vm/sub", false, true),
+            ("/run/vmx", false, false),
+            ("/run", false, false),
+        ] {
+            assert_eq!(dir(false).has(Path::new(path)), alone, "{path}");
+            assert_eq!(dir(true).has(Path::new(path)), with_below, "{path}");
+        }
+    }
 }

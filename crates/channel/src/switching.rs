@@ -94,6 +94,9 @@ pub enum Order {
     Capture(CaptureOrder),
     /// End the capture of this number, if it has not ended.
     EndCapture(u32),
+    /// From now on, only processes of the user with this number may connect to the port's socket; or all that can. It comes before the port,
+    /// and is forgotten with it.
+    SetPeer(PortId, Option<u32>),
 }
 
 /// A numbered request.
@@ -177,6 +180,27 @@ pub struct PortState {
     pub queues: Vec<QueueState>,
     /// Connections so far.
     pub connections: u64,
+    /// What it had to do against front ends.
+    pub front_ends: FrontEnds,
+}
+
+/// What was done against those who connect to a port, or might.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FrontEnds {
+    /// Connections that were closed as soon as they were made.
+    pub turned_away: u64,
+    /// How many milliseconds ago the last of them was.
+    pub turned_away_ms_ago: Option<u64>,
+    /// The user of the last connection that was closed because of it.
+    pub last_stranger: Option<u32>,
+    /// Messages of its front ends that were refused.
+    pub refusals: u64,
+    /// Times that it took no connection for a while, after one that did harm.
+    pub pauses: u64,
+    /// For how many milliseconds from now it takes none.
+    pub pause_ms: u64,
+    /// Lines about it that were left out of the log, because there were many.
+    pub lines_left_out: u64,
 }
 
 /// Figures of the switch as a whole.
@@ -228,6 +252,8 @@ pub enum Report {
         limits: Vec<(PortId, Limits)>,
         /// All mirrors.
         mirrors: Vec<Mirror>,
+        /// The only users whose processes may connect, of those ports where there is one.
+        peers: Vec<(PortId, u32)>,
     },
     /// The answer to [`Order::Capture`]. Descriptor: its memory, see [`crate::capture`].
     Capture {

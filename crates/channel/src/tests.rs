@@ -98,6 +98,25 @@ fn a_file_that_could_block_or_change_is_no_message() {
 }
 
 #[test]
+fn what_is_longer_than_its_kind_may_be_is_not_decoded() {
+    let (child, mut parent) = links();
+    // Numbers of one byte each take eight in memory; the second travels in a file.
+    for numbers in [120 << 10, 8 << 20] {
+        let ask = Ask::KeepRecord {
+            port: port::PortId(1),
+            record: Vec::new(),
+            numbers: vec![0; numbers],
+        };
+        child.send(&ask, &[]).unwrap();
+        assert!(parent.recv_within(Ask::most_bytes).is_err(), "{numbers}");
+    }
+    let path = "x".repeat(100);
+    child.send(&Ask::Listen { path }, &[]).unwrap();
+    let heard = parent.recv_within(Ask::most_bytes).unwrap();
+    assert!(matches!(heard, Received::Message(Ask::Listen { .. }, _)));
+}
+
+#[test]
 fn a_message_with_something_behind_it_is_none() {
     let (a, b) = link::pair().unwrap();
     let mut parent: Link<Tell, Ask> = Link::new(b);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FdbDocument, FdbFilter, FlowsDocument, FlowsFilter, PortStatus, PortsDocument,
-    Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument, TraceRequest, WantedState,
+    CaptureQuery, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter, PortStatus,
+    PortsDocument, Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument,
+    TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -131,6 +132,10 @@ pub enum Command {
     Stats(Reply<StatsDocument>),
     /// What was learned?
     Fdb(FdbFilter, Reply<FdbDocument>),
+    /// Forget what was learned.
+    FlushFdb(FdbFilter, Reply<FdbFlushed>),
+    /// Forget the cached flows, of the port of this name or all.
+    PurgeFlows(Option<String>, Reply<()>),
     /// What would become of these frames?
     Trace(TraceRequest, Reply<TraceDocument>),
     /// Which flows are the busiest?
@@ -272,6 +277,22 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn fdb(&self, filter: FdbFilter) -> Answer<FdbDocument> {
         self.ask(|reply| Command::Fdb(filter, reply)).await
+    }
+
+    /// Orders [`Command::FlushFdb`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`]; and 404 without such a port or segment.
+    pub async fn flush_fdb(&self, filter: FdbFilter) -> Answer<FdbFlushed> {
+        self.ask(|reply| Command::FlushFdb(filter, reply)).await
+    }
+
+    /// Orders [`Command::PurgeFlows`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`]; and 404 without such a port.
+    pub async fn purge_flows(&self, port: Option<String>) -> Answer<()> {
+        self.ask(|reply| Command::PurgeFlows(port, reply)).await
     }
 
     /// Asks [`Command::Trace`].

@@ -1,4 +1,4 @@
-//! The configuration file: TOML to a wanted state, and every error with its place.
+//! The configuration file: TOML to a wanted state, every error with its place, and back ([`export`]).
 //!
 //! Reading goes in three steps: TOML's syntax, the shape of the document (keys and types), and what must
 //! hold for any wanted state ([`wanted::check`]). The second step notes where each value stands, so that an
@@ -7,6 +7,7 @@
 mod document;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::fmt;
 use std::io;
@@ -16,6 +17,7 @@ use api::v1::WantedState;
 
 use crate::wanted::{self, Invalid};
 use document::{Fault, Lines};
+pub use write::export;
 
 /// What is wrong with a configuration file.
 ///
@@ -34,17 +36,28 @@ pub struct ConfigError {
     pub found: String,
 }
 
+/// One line without control characters, whatever the file has: it goes to terminals and logs.
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
+        write!(f, "{}:", printable(&self.file.to_string_lossy()))?;
         if let Some((line, column)) = self.place {
             write!(f, "{line}:{column}:")?;
         }
         if !self.key.is_empty() {
-            write!(f, " {}:", self.key)?;
+            write!(f, " {}:", printable(&self.key))?;
         }
-        write!(f, " {}", wanted::said(&self.expected, &self.found))
+        let said = wanted::said(&self.expected, &self.found);
+        write!(f, " {}", printable(&said))
     }
+}
+
+/// A text with its control characters escaped.
+fn printable(text: &str) -> String {
+    let each = text.chars().map(|c| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    each.collect()
 }
 
 impl std::error::Error for ConfigError {}

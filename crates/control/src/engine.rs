@@ -16,6 +16,7 @@ mod captures;
 mod change;
 mod documents;
 mod doors;
+mod forgetting;
 mod guards;
 mod guests;
 mod inquiries;
@@ -28,6 +29,7 @@ mod plan;
 mod questions;
 mod reports;
 mod saved;
+mod sockets;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -35,7 +37,6 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,14 +44,15 @@ use api::v1::Problem;
 use channel::limits;
 use channel::link::Link;
 use channel::mirrors::Mirror;
+use channel::owners::SocketOwner;
 use channel::records::{Answer, Stale, Upcall};
 use channel::shared;
 use channel::state::StateFile;
 use channel::supervision::{Ask, Tell};
 use channel::switching::{PortConfig, PortPhase, StationUse};
 use policy::{Lookup, Program};
-use port::PortId;
 use port::counters::Counters;
+use port::{EventLimiter, PortId};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -59,13 +61,14 @@ use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
 use crate::learning::{Effect, Fdb, Limits};
+use crate::wanted::Reach;
 
 use access::Access;
 use answers::Owners;
 use captures::Captures;
 use doors::Doors;
 use inquiries::Inquiries;
-use log::{AccessLog, Lately};
+use log::AccessLog;
 use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use plan::{Basis, Plan};
@@ -75,6 +78,10 @@ use start::{adopt, receive_start};
 
 /// Lines a second of the log about stations, of each kind: guests can move as often as they like.
 const LINES: u32 = 10;
+/// The time that they are for.
+const SECOND: Duration = Duration::from_secs(1);
+/// Lines about what one port's guest does: as many as the switch has about it.
+const PORT_LINES: (u32, Duration) = (30, Duration::from_secs(30));
 /// Between two looks at ages, and two saves of what was learned.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two questions which stations are in use.
@@ -101,7 +108,8 @@ fn monotonic() -> Duration {
 
 /// See the module.
 pub struct Engine {
-    runtime_dir: PathBuf,
+    /// Where sockets may be.
+    reach: Reach,
     clock: Clock,
     supervisor: SupervisorPeer,
     switch: SwitchPeer,
@@ -113,6 +121,10 @@ pub struct Engine {
     /// Those with a guest or a driver, and how far that is.
     connected: BTreeMap<PortId, PortPhase>,
     owners: Owners,
+    /// The only users whose processes may connect to them, where there is one.
+    peers: BTreeMap<PortId, u32>,
+    /// What the supervisor has made sockets, by their paths; and that number.
+    sockets: BTreeMap<String, (SocketOwner, Option<u32>)>,
     /// Of those of them that have any.
     limits: BTreeMap<PortId, limits::Limits>,
     /// Mirrors that the switch has.
@@ -141,9 +153,11 @@ pub struct Engine {
     ahead: Option<Access>,
     access_log: AccessLog,
     /// Lines of stations that have moved.
-    moves_logged: Lately,
+    moves_logged: EventLimiter,
     /// And of those that may not.
-    claims_logged: Lately,
+    claims_logged: EventLimiter,
+    /// Lines of each port that its guest can cause.
+    ports_logged: BTreeMap<PortId, EventLimiter>,
     doors: Doors,
     captures: Captures,
     /// Where metrics are served.
@@ -175,11 +189,26 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         close()?;
         at_work.begin();
         engine.supervisor.ready()?;
-        engine.serve(commands).await
+        let served = engine.serve(commands).await;
+        if served
+            .as_ref()
+            .is_err_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+        {
+            engine.supervisor.bereft();
+        }
+        served
     })
 }
 
 impl Engine {
+    /// Whether there may be a line about what a port's guest did, and how many were left out before it.
+    fn line_about(&mut self, port: PortId) -> Option<u64> {
+        let now = self.now();
+        let limiter = self.ports_logged.entry(port);
+        let limiter = limiter.or_insert_with(|| EventLimiter::new(PORT_LINES.0, PORT_LINES.1));
+        limiter.once_more(now)
+    }
+
     /// Takes over: the state file's wanted state, the switch's ports and stations. Returns the API's socket.
     ///
     /// # Errors
@@ -201,8 +230,9 @@ impl Engine {
         let (answers, upcalls) = adopted.region.control_ends()?;
         let mut supervisor = SupervisorPeer::new(link, patience)?;
         supervisor.start_frozen(start.frozen);
+        let reach = Reach::new(&start.runtime_dir, supervisor.socket_dirs()?);
         let mut engine = Self {
-            runtime_dir: start.runtime_dir,
+            reach,
             supervisor,
             switch,
             counters: Counters::map(&start.counters).map_err(io::Error::other)?,
@@ -210,6 +240,8 @@ impl Engine {
             ports: adopted.ports.into_iter().map(|p| (p.id, p)).collect(),
             connected: BTreeMap::new(),
             owners: Owners::default(),
+            peers: adopted.peers.into_iter().collect(),
+            sockets: BTreeMap::new(),
             limits: adopted.limits.into_iter().collect(),
             mirrors: adopted.mirrors,
             program: Program::default(),
@@ -230,8 +262,9 @@ impl Engine {
             access: Access::default(),
             ahead: None,
             access_log: AccessLog::default(),
-            moves_logged: Lately::default(),
-            claims_logged: Lately::default(),
+            moves_logged: EventLimiter::new(LINES, SECOND),
+            claims_logged: EventLimiter::new(LINES, SECOND),
+            ports_logged: BTreeMap::new(),
             doors: Doors::default(),
             captures: Captures::default(),
             metrics: None,
@@ -365,13 +398,13 @@ impl Engine {
                 }
                 Effect::Moved { mac, from, to, .. } => {
                     self.unsaved_move = true;
-                    if let Some(left_out) = self.moves_logged.one_more(self.now(), LINES) {
+                    if let Some(left_out) = self.moves_logged.once_more(self.now()) {
                         let (from, to) = (self.port_name(from), self.port_name(to));
                         tracing::info!(%mac, from, to, left_out, "moved");
                     }
                 }
                 Effect::Barred { mac, port, .. } => {
-                    if let Some(left_out) = self.claims_logged.one_more(self.now(), LINES) {
+                    if let Some(left_out) = self.claims_logged.once_more(self.now()) {
                         let port = self.port_name(port);
                         tracing::warn!(%mac, port, left_out, "claims an address that another port still uses");
                     }
@@ -469,6 +502,10 @@ impl Engine {
             Command::Change(planned, reply) => drop(reply.send(self.follow_plan(planned))),
             Command::Stats(reply) => drop(reply.send(self.stats())),
             Command::Fdb(filter, reply) => drop(reply.send(self.fdb_document(&filter))),
+            Command::FlushFdb(filter, reply) => drop(reply.send(self.flush_fdb(&filter))),
+            Command::PurgeFlows(port, reply) => {
+                drop(reply.send(self.purge_flows(port.as_deref())));
+            }
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
             Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
             Command::Capture(port, query, reply) => {

@@ -178,6 +178,23 @@ impl Fdb {
         effects
     }
 
+    /// Forgets learned stations: those of a segment, of a port, or all. Pinned ones stay. How many there were.
+    pub fn flush(
+        &mut self,
+        segment: Option<SegmentId>,
+        port: Option<PortId>,
+    ) -> (usize, Vec<Effect>) {
+        let mut effects = Vec::new();
+        let before = self.entries.len();
+        let is_one = |key: &Key, entry: &Entry| {
+            !entry.pinned()
+                && segment.is_none_or(|segment| segment == key.0)
+                && port.is_none_or(|port| port == entry.port())
+        };
+        self.forget_where(is_one, &mut effects);
+        (before - self.entries.len(), effects)
+    }
+
     /// The segment is gone.
     pub fn forget_segment(&mut self, segment: SegmentId) -> Vec<Effect> {
         let mut effects = Vec::new();

@@ -1,6 +1,8 @@
 //! JSON in which objects are objects. What serde derives for a structure also takes an array of its fields in their order, so
 //! that `[]` would stand for a document in which nothing is said; nobody means that.
 
+mod words;
+
 use std::fmt;
 
 use serde::de::{
@@ -8,6 +10,8 @@ use serde::de::{
     Visitor,
 };
 use serde_path_to_error::Error as Misfit;
+
+pub(crate) use words::{problem, told, unreadable};
 
 /// Reads a document from what `input` reads.
 ///
@@ -39,33 +43,6 @@ pub(crate) const INTEGERS: [(&str, &str); 6] = [
     ("usize", "an integer from 0"),
     ("i64", "an integer"),
 ];
-
-/// What is wrong, in the words of JSON instead of those of our code.
-pub(crate) fn told(error: &impl fmt::Display) -> String {
-    const WORDS: [(&str, &str); 3] = [
-        ("expected a sequence", "expected an array"),
-        ("invalid type: sequence", "invalid type: array"),
-        ("invalid type: map", "invalid type: object"),
-    ];
-    let expected = |word: &str| format!("expected {word}");
-    let integers = INTEGERS.map(|(ours, theirs)| (expected(ours), expected(theirs)));
-    let words = WORDS.map(|(ours, theirs)| (ours.to_owned(), theirs.to_owned()));
-    let text = error.to_string();
-    // Only at the ends of words: what the client sent is in there, too.
-    let (what, place) = match text.rfind(" at line ") {
-        Some(at) => text.split_at(at),
-        None => (text.as_str(), ""),
-    };
-    let mut what = what.to_owned();
-    for (ours, theirs) in integers.into_iter().chain(words) {
-        if let Some(rest) = what.strip_prefix(&*ours) {
-            what = format!("{theirs}{rest}");
-        } else if let Some(rest) = what.strip_suffix(&*ours) {
-            what = format!("{rest}{theirs}");
-        }
-    }
-    what + place
-}
 
 /// Around what reads, or is read into: all that comes from within has it around it, too.
 struct Objects<T>(T);
@@ -274,20 +251,21 @@ mod tests {
         let error = read::<T, _>(document).unwrap_err();
         let quickly = read_quickly::<T, _>(&mut serde_json::Deserializer::from_str(&text));
         assert!(quickly.is_err(), "{text}");
-        (error.path().to_string(), told(error.inner()))
+        let problem = problem(&error);
+        (problem.field.unwrap_or_default(), problem.detail)
     }
 
     #[test]
     fn an_array_is_no_object() {
         let object = |field: &str| {
-            let text = "invalid type: array, expected an object";
+            let text = "expected an object, found an array";
             (field.to_owned(), text.to_owned())
         };
-        assert_eq!(wrong::<WantedState>(json!([])), object("."));
-        assert_eq!(wrong::<WantedState>(json!([["host"]])), object("."));
-        assert_eq!(wrong::<SegmentSpec>(json!(["blue", 7])), object("."));
-        assert_eq!(wrong::<PortPatch>(json!([null, null])), object("."));
-        assert_eq!(wrong::<AccessModel>(json!([])), object("."));
+        assert_eq!(wrong::<WantedState>(json!([])), object(""));
+        assert_eq!(wrong::<WantedState>(json!([["host"]])), object(""));
+        assert_eq!(wrong::<SegmentSpec>(json!(["blue", 7])), object(""));
+        assert_eq!(wrong::<PortPatch>(json!([null, null])), object(""));
+        assert_eq!(wrong::<AccessModel>(json!([])), object(""));
         assert_eq!(
             wrong::<WantedState>(json!({"switch": ["x"]})),
             object("switch")
@@ -324,18 +302,53 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_json() {
-        let said = |document| wrong::<PortPatch>(document).1;
-        let long = "invalid value: integer `99999`, expected an integer from 0 to 65535";
+    fn words_are_those_of_the_configuration() {
+        let said = |document| wrong::<PortPatch>(document);
+        let about = |field: &str, text: &str| (field.to_owned(), text.to_owned());
+        let weight = about("weight", "expected an integer from 1 to 1000, found \"7\"");
+        assert_eq!(said(json!({"weight": "7"})), weight);
+        let long = about("mtu", "expected an integer from 68 to 9216, found 99999");
         assert_eq!(said(json!({"mtu": 99999})), long);
-        let text = r#"invalid type: string "expected u16", expected an integer from 0 to 65535"#;
-        assert_eq!(said(json!({"mtu": "expected u16"})), text);
-        let text = "invalid type: object, expected an array";
-        assert_eq!(said(json!({"trunk": {}})), text);
-        let mut json = serde_json::Deserializer::from_str("{\"mtu\": -1}");
-        let error = read_quickly::<PortPatch, _>(&mut json).unwrap_err();
         let text =
-            "invalid value: integer `-1`, expected an integer from 0 to 65535 at line 1 column 10";
-        assert_eq!(told(&error), text);
+            r#"expected an integer from 68 to 9216, found "a, expected u16 at line 1 column 2""#;
+        let sent = json!({"mtu": "a, expected u16 at line 1 column 2"});
+        assert_eq!(said(sent), about("mtu", text));
+        let text = "expected an array of names of segments, found an object";
+        assert_eq!(said(json!({"trunk": {}})), about("trunk", text));
+        let text = "expected a string, found 1.5";
+        assert_eq!(said(json!({"segment": 1.5})), about("segment", text));
+        let text = "expected \"server\" or \"client\", found \"serve`r\"";
+        assert_eq!(said(json!({"role": "serve`r"})), about("role", text));
+        let said = |document| wrong::<SegmentSpec>(document);
+        let text = "expected one of the keys name, vlan, neighbour_suppression, found the unknown key \"vlans\"";
+        let sent = json!({"name": "blue", "vlans": 7});
+        assert_eq!(said(sent), about("vlans", text));
+        let text =
+            "expected a name of 1 to 32 characters out of A-Z a-z 0-9 _ . -, found no such key";
+        assert_eq!(said(json!({})), about("name", text));
+        let vlan = about("vlan", "expected an integer from 1 to 4094, found -1");
+        assert_eq!(said(json!({"name": "blue", "vlan": -1})), vlan);
+        let rule = wrong::<api::v1::RuleSpec>(json!({"name": "r", "action": "drop", "vlan": "x"}));
+        assert_eq!(rule, about("vlan", "expected an integer, found \"x\""));
+        let text = "expected the key, found no such key";
+        let within = wrong::<WantedState>(json!({"access": {"lists": [{"name": "l"}]}}));
+        assert_eq!(within, about("access.lists[0].direction", text));
+    }
+
+    #[test]
+    fn only_what_is_no_json_has_a_place_in_the_text() {
+        let said = |text: &str| {
+            let mut json = serde_json::Deserializer::from_str(text);
+            let problem = problem(&read::<PortPatch, _>(&mut json).unwrap_err());
+            (problem.status, problem.field, problem.detail)
+        };
+        let (status, field, detail) = said("{\"mtu\": -1}");
+        assert_eq!((status, field.as_deref()), (422, Some("mtu")));
+        assert_eq!(detail, "expected an integer from 68 to 9216, found -1");
+        let none = "expected JSON, found none at line 2 column 1: key must be a string";
+        assert_eq!(said("{\n1: 2}"), (400, None, none.to_owned()));
+        let end = "expected more JSON, found its end at line 1 column 7";
+        assert_eq!(said("{\"mtu\":").0, 400);
+        assert_eq!(said("{\"mtu\"").2, end.replace('7', "6"));
     }
 }

@@ -41,6 +41,9 @@
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
+//! | `DELETE /v1/fdb?segment=S&port=P` | | 200 `FdbFlushed` |
+//! | `DELETE /v1/flows?port=P` | | 204 |
+//! | `GET /v1/ports/{name}/stats` | | 200 `PortStats` |
 //! | `POST /v1/trace` | `TraceRequest` | 200 `TraceDocument` |
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
@@ -178,8 +181,9 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/captures/{number}", delete(captures::end))
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
-        .route("/v1/fdb", get(h::fdb))
-        .route("/v1/flows", get(h::trace::flows))
+        .route("/v1/ports/{name}/stats", get(h::port_stats))
+        .route("/v1/fdb", get(h::fdb).delete(h::flush_fdb))
+        .route("/v1/flows", get(h::trace::flows).delete(h::trace::purge))
         .route("/v1/openapi.json", get(h::openapi))
         .route("/metrics", get(h::metrics))
         .fallback(h::unknown_path)

@@ -15,6 +15,8 @@ pub mod live;
 mod metrics;
 mod mirrors;
 mod needs;
+mod owner;
+mod reach;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -31,7 +33,7 @@ pub use access::{AccessChange, AccessDoubts, check_access};
 pub use change::{Change, changed};
 pub use check::check;
 pub(crate) use check::quoted;
-pub use device::{driver_of, listens};
+pub use device::{dials, driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
 pub use guard::{answers_for, guard_of, guard_status};
 pub use invalid::{Bound, Invalid, Place, Why};
@@ -39,10 +41,18 @@ pub(crate) use invalid::{expect, said};
 pub use limits::limits_of;
 pub use metrics::metrics_socket;
 pub use mirrors::{MirrorChange, mirrors};
+pub use owner::owner_of;
+pub use reach::Reach;
 pub use version::version;
 
 /// File name of the API's socket inside the runtime directory.
 pub const API_SOCKET: &str = "api.sock";
+/// That of the socket on which the supervisor hears administrators.
+pub const ADMIN_SOCKET: &str = "supervisor.sock";
+/// That of the lock that keeps a second Lasthop out of the directory.
+pub const LOCK_FILE: &str = "lasthop.lock";
+/// Names in the runtime directory that are Lasthop's own.
+pub const RESERVED: [&str; 3] = [API_SOCKET, ADMIN_SOCKET, LOCK_FILE];
 
 /// The path of a port's socket: a relative one starts at the runtime directory.
 pub fn socket_path(runtime_dir: &Path, socket: &str) -> PathBuf {
@@ -166,12 +176,27 @@ fn patched(mut port: PortSpec, patch: &PortPatch) -> Result<PortSpec, Problem> {
         port.trunk.clone_from(&patch.trunk);
     }
     if let Some(socket) = &patch.socket {
+        if socket.is_empty() {
+            let detail = said(expect::SOCKET, &quoted(socket));
+            return Err(Problem::new(ProblemKind::Invalid, detail).with_field("socket"));
+        }
         port.socket.clone_from(socket);
     }
     if let Some(mac) = &patch.mac {
         port.mac.clone_from(mac);
     }
+    port.admin_state = patch.admin_state.unwrap_or(port.admin_state);
     port.role = patch.role.unwrap_or(port.role);
+    for (field, change) in [
+        (&mut port.user, &patch.user),
+        (&mut port.group, &patch.group),
+        (&mut port.mode, &patch.mode),
+        (&mut port.peer_user, &patch.peer_user),
+    ] {
+        if let Some(change) = change {
+            field.clone_from(change);
+        }
+    }
     port.queues = patch.queues.unwrap_or(port.queues);
     port.mtu = patch.mtu.unwrap_or(port.mtu);
     port.weight = patch.weight.unwrap_or(port.weight);

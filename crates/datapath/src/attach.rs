@@ -1,27 +1,38 @@
 //! One port's vhost-user side: its socket, the connection that is open, the session on it.
 
 mod backend;
+mod bare;
+mod bounds;
 mod left;
+mod offer;
 mod open;
+mod pause;
+mod peer;
 mod revive;
+mod status;
+mod turned_away;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use channel::figures::QueueCounts;
-use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role};
+use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
-use virtio::features::Features;
-use virtio::vhost_user::{AnswerPipe, Connection, Fault, Offer, Session};
+use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
 
 use crate::keeper::Keeper;
+use crate::watchdog::Doorbells;
 use crate::workers::Workers;
 use backend::{Positions, ToWorkers};
+use bare::BareDriver;
+use bounds::Bounds;
 pub use left::LeftBehind;
+use offer::offer;
 use open::{Around, Open, deposit};
+use pause::Pauses;
+use peer::Strangers;
 pub use revive::KeptConnection;
+use turned_away::TurnedAway;
 
 /// Between two attempts to dial.
 const REDIAL: Duration = Duration::from_millis(200);
@@ -34,46 +45,7 @@ const RECONNECT: Duration = Duration::from_millis(20);
 const DISLIKED: &str = "the front end left without choosing features: its guest may use one that the port does not offer \
      any more (mtu, queues)";
 
-/// What is offered to every guest; MTU and multi-queue are added where they are configured.
-fn offered(config: &PortConfig) -> Features {
-    let mut features = Features::VERSION_1
-        | Features::RING_PACKED
-        | Features::RING_INDIRECT_DESC
-        | Features::RING_EVENT_IDX
-        | Features::IN_ORDER
-        | Features::ANY_LAYOUT
-        | Features::NET_CSUM
-        | Features::NET_GUEST_CSUM
-        | Features::NET_HOST_TSO4
-        | Features::NET_HOST_TSO6
-        | Features::NET_HOST_ECN
-        | Features::NET_HOST_USO
-        | Features::NET_GUEST_TSO4
-        | Features::NET_GUEST_TSO6
-        | Features::NET_GUEST_ECN
-        | Features::NET_GUEST_USO4
-        | Features::NET_GUEST_USO6
-        | Features::NET_MRG_RXBUF
-        | Features::NET_STATUS;
-    features.set(Features::NET_MTU, config.mtu.is_some());
-    features.set(Features::NET_MQ, config.queues > 1);
-    features
-}
-
-/// The offer to a front end that was made one before: nothing else than then, and nothing that is not served any more.
-fn offer_again(config: &PortConfig, before: u64) -> Offer {
-    let mut offer = offer(config);
-    let served = offer.features | Features::NET_MTU;
-    offer.features = Features::from_bits_retain(before) & served;
-    offer
-}
-
-fn offer(config: &PortConfig) -> Offer {
-    let mut offer = Offer::new(offered(config), config.queues);
-    offer.mtu = config.mtu.unwrap_or(offer.mtu);
-    offer.mac = config.mac.unwrap_or_default();
-    offer
-}
+const BLOCKS: &str = "the front end has its event descriptors block whoever writes to them";
 
 /// See the module.
 #[derive(Debug)]
@@ -90,8 +62,20 @@ pub struct Attachment {
     dial_at: Option<Instant>,
     /// When the last connection was made.
     attached: Instant,
+    /// Why the last connection ended, or what was refused to the one that is open.
     reason: Option<String>,
+    /// Why the connection before this one ended, until this one serves its guest, is refused something, or is over.
+    earlier: Option<String>,
     connections: u64,
+    turned_away: TurnedAway,
+    strangers: Strangers,
+    /// Messages and queues that were refused in connections that are over.
+    refusals: u64,
+    /// After connections that did harm.
+    pauses: Pauses,
+    /// After those that ended before features were chosen, or by breaking a rule.
+    fruitless: Pauses,
+    bounds: Bounds,
     /// Reported last.
     phase: PortPhase,
 }
@@ -122,7 +106,14 @@ impl Attachment {
             keeper,
             left,
             reason: None,
+            earlier: None,
             connections: 0,
+            turned_away: TurnedAway::default(),
+            strangers: Strangers::default(),
+            refusals: 0,
+            pauses: Pauses::after_harm(),
+            fruitless: Pauses::after_nothing(),
+            bounds: Bounds::default(),
         }
     }
 
@@ -176,6 +167,7 @@ impl Attachment {
             config: &self.config,
             keeper: &mut self.keeper,
             connections: self.connections,
+            bounds: &self.bounds,
         };
         if let Some(open) = &self.open {
             open.record(&mut around);
@@ -183,21 +175,44 @@ impl Attachment {
     }
 
     /// Takes a connection from the listening socket. A second front end is turned away: a port has one
-    /// guest.
+    /// guest. So is one of another user than `peer`, if that is said, before anything of it is read, and one that has hung up: whoever
+    /// has come after many of those does not have to wait for them.
     ///
     /// # Errors
     /// The system's refusal.
-    pub fn accept(&mut self, workers: &Workers) -> io::Result<()> {
+    pub fn accept(&mut self, peer: Option<u32>, workers: &Workers) -> io::Result<()> {
         let Some(listener) = &self.listener else {
             return Ok(());
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::accept_with(listener, flags)?;
-        if self.open.is_some() || self.kept.is_some() {
-            tracing::warn!(port = self.config.name, "turned a second connection away");
+        let second = self.open.is_some() || self.kept.is_some();
+        let stranger = self.strangers.look(&socket, peer)?;
+        if second || stranger.is_some() {
+            self.turned_away.once_more(second);
+            if !second {
+                self.reason = self.strangers.words();
+            }
+            if let Some(left_out) = self.bounds.line() {
+                let port = &self.config.name;
+                let why = stranger.unwrap_or("a second connection");
+                let user = self.strangers.last();
+                tracing::warn!(port, user, left_out, "turned away: {why}");
+            }
+            return Ok(());
+        }
+        if peer::has_hung_up(&socket)? {
+            self.turned_away.once_more(false);
             return Ok(());
         }
         self.attach(socket, workers)
+    }
+
+    /// Whether the front end that is connected is of another user than `peer`.
+    #[must_use]
+    pub fn serves_stranger(&self, peer: u32) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| peer::user_of(&open.connection).ok() != Some(peer))
     }
 
     /// Takes a connection that was dialed.
@@ -213,14 +228,22 @@ impl Attachment {
             connection: Connection::with_pipe(socket, pipe)?,
             session,
             positions: Positions::new(self.config.queues),
+            doorbells: Doorbells::default(),
+            chose: false,
+            bare: BareDriver::default(),
             answered: None,
             torn: false,
         });
         self.attached = Instant::now();
+        let reason = self.reason.take();
+        self.earlier = reason.filter(|reason| reason != DISLIKED);
         self.dial_at = None;
         self.connections += 1;
         self.keep_record(workers);
-        tracing::info!(port = self.config.name, "a front end connected");
+        if let Some(left_out) = self.bounds.line() {
+            let port = &self.config.name;
+            tracing::info!(port, left_out, "a front end connected");
+        }
         Ok(())
     }
 
@@ -261,12 +284,13 @@ impl Attachment {
             config: &self.config,
             keeper: &mut self.keeper,
             connections: self.connections,
+            bounds: &self.bounds,
         };
         open.pump(&mut around)?;
         let info = open.session.info();
-        // What stopped a queue is shown until the queue runs again.
-        if info.queues.iter().any(|q| q.running) && info.queues.iter().all(|q| q.fault.is_none()) {
+        if info.last_refusal.is_some() || info.queues.iter().any(|q| q.running) {
             self.reason = info.last_refusal;
+            self.earlier = None;
         }
         Ok(())
     }
@@ -278,9 +302,19 @@ impl Attachment {
         open.is_some_and(|open| open.session.memory_is_lost())
     }
 
+    /// Whether the front end held a thread up that wrote to its event descriptors: it is to be disconnected.
+    #[must_use]
+    pub fn blocks(&self) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.doorbells.have_blocked())
+    }
+
     /// A queue broke a rule: it is stopped, the session goes on.
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
-        tracing::warn!(port = self.config.name, queue = index, "stopped: {reason}");
+        if let Some(left_out) = self.bounds.line() {
+            let port = &self.config.name;
+            tracing::warn!(port, queue = index, left_out, "stopped: {reason}");
+        }
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
             let mut backend = ToWorkers {
@@ -288,18 +322,69 @@ impl Attachment {
                 config: &self.config,
                 keeper: &mut self.keeper,
                 positions: &mut open.positions,
+                doorbells: &open.doorbells,
+                bounds: &self.bounds,
             };
             open.session.queue_failed(index, reason, &mut backend);
-            self.reason = Some(format!("queue {index} stopped: {reason}"));
         }
         self.keep_record(workers);
     }
 
+    /// When the log is to say that the VMM shares no memory.
+    #[must_use]
+    pub fn to_say_at(&self) -> Option<Instant> {
+        self.open.as_ref().and_then(|open| open.bare.due_to_say())
+    }
+
+    /// Says so, if it is time.
+    pub fn say_due(&mut self, now: Instant) {
+        let Some(open) = self.open.as_mut().filter(|open| open.bare.is(now)) else {
+            return;
+        };
+        if open.bare.due_to_say().is_some() {
+            open.bare.say();
+            if let Some(left_out) = self.bounds.line() {
+                let port = &self.config.name;
+                tracing::warn!(port, left_out, "{}", bare::WORDS);
+            }
+        }
+    }
+
+    /// Ends a connection whose front end holds threads up. The port takes the next one after a pause.
+    pub fn disconnect_who_blocks(&mut self, workers: &Workers) {
+        self.disconnect(BLOCKS, workers);
+        self.pause();
+    }
+
     /// Ends the connection for a reason of ours.
     pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
-        tracing::warn!(port = self.config.name, "disconnected: {reason}");
+        if let Some(left_out) = self.bounds.line() {
+            let port = &self.config.name;
+            tracing::warn!(port, left_out, "disconnected: {reason}");
+        }
         self.close(None, workers);
         self.reason = Some(reason.to_owned());
+    }
+
+    /// Has the port take no connection for a while.
+    fn pause(&mut self) {
+        self.pauses.begin(self.attached, Instant::now());
+        self.dial_later();
+    }
+
+    /// When the port takes connections again, where it takes none now.
+    #[must_use]
+    pub fn paused_until(&self) -> Option<Instant> {
+        let all = [&self.pauses, &self.fruitless, self.turned_away.pauses()];
+        all.into_iter().filter_map(Pauses::until).max()
+    }
+
+    /// Takes connections again, if it is time. Whether it is.
+    pub fn end_pause(&mut self, now: Instant) -> bool {
+        let others = self.turned_away.pauses_mut();
+        let all = [&mut self.pauses, &mut self.fruitless, others];
+        let over = all.map(|pauses| pauses.is_over(now));
+        over.contains(&true) && self.paused_until().is_none()
     }
 
     /// Ends the connection, if there is one; the port waits for the next.
@@ -308,16 +393,26 @@ impl Attachment {
             kept.end();
             self.keeper.forget();
         }
+        self.reason = self.lasting_fault();
         let Some(mut open) = self.open.take() else {
             return;
         };
+        self.earlier = None;
+        self.turned_away.room_again();
         let mut backend = ToWorkers {
             workers,
             config: &self.config,
             keeper: &mut self.keeper,
             positions: &mut open.positions,
+            doorbells: &open.doorbells,
+            bounds: &self.bounds,
         };
-        let chose = open.session.info().features.is_some();
+        self.refusals += open.session.info().refusals;
+        let disliked = !open.chose && open.answered.is_some();
+        let broke_rule = fault.as_ref().is_some_and(|fault| !fault.is_close());
+        if !open.chose || broke_rule {
+            self.fruitless.begin_again(Instant::now());
+        }
         self.left
             .add(self.config.id, open.session.leave(&mut backend));
         open.connection.end();
@@ -326,86 +421,34 @@ impl Attachment {
         workers.on_port(id, move |guest| guest.set_mtu(mtu));
         workers.each(move |w| w.switch.guest_left(id));
         if let Some(fault) = fault {
-            let port = &self.config.name;
-            if fault.is_close() && !chose && open.answered.is_some() {
-                tracing::warn!(port, "the front end disconnected: {DISLIKED}");
-                self.reason = Some(DISLIKED.to_owned());
-            } else if fault.is_close() {
-                tracing::info!(port, "the front end disconnected");
-            } else {
-                tracing::warn!(port, "disconnected: {fault}");
-                self.reason = Some(fault.to_string());
-            }
+            self.left_with(&fault, disliked);
         }
         self.dial_later();
     }
 
+    /// Notes why a connection is over that its front end has ended, or that broke a rule; it may have disliked what is offered.
+    fn left_with(&mut self, fault: &Fault, disliked: bool) {
+        let reason = if !fault.is_close() {
+            Some(fault.to_string())
+        } else if disliked {
+            Some(DISLIKED.to_owned())
+        } else {
+            None
+        };
+        if let Some(left_out) = self.bounds.line() {
+            let port = &self.config.name;
+            match &reason {
+                None => tracing::info!(port, left_out, "the front end disconnected"),
+                Some(reason) => tracing::warn!(port, left_out, "disconnected: {reason}"),
+            }
+        }
+        self.reason = reason.or(self.reason.take());
+    }
+
     fn dial_later(&mut self) {
         if self.config.role == Role::Client {
-            self.dial_at = Some(self.attached + RECONNECT);
+            let soon = self.attached + RECONNECT;
+            self.dial_at = Some(self.paused_until().map_or(soon, |until| soon.max(until)));
         }
-    }
-
-    /// Where the port is in its life.
-    #[must_use]
-    pub fn phase(&self) -> PortPhase {
-        let Some(open) = &self.open else {
-            return match self.config.role {
-                Role::Server => PortPhase::Waiting,
-                Role::Client => PortPhase::Dialing,
-            };
-        };
-        let queues = open.session.info().queues;
-        if queues.iter().any(|q| q.fault.is_some()) {
-            PortPhase::Faulted
-        } else if queues.iter().any(|q| q.running && q.enabled) {
-            PortPhase::Up
-        } else {
-            PortPhase::Connected
-        }
-    }
-
-    /// The phase, if it is another than at the last call.
-    pub fn phase_change(&mut self) -> Option<PortPhase> {
-        let phase = self.phase();
-        (std::mem::replace(&mut self.phase, phase) != phase).then_some(phase)
-    }
-
-    /// Everything for `status`.
-    #[must_use]
-    pub fn state(&self, counts: &BTreeMap<u16, QueueCounts>) -> PortState {
-        let info = self.open.as_ref().map(|open| open.session.info());
-        let queues = info.iter().flat_map(|i| &i.queues);
-        PortState {
-            config: self.config.clone(),
-            phase: self.phase(),
-            reason: self.reason.clone(),
-            features: info
-                .as_ref()
-                .and_then(|i| i.features)
-                .map_or(0, |f| f.bits()),
-            protocol_features: info
-                .as_ref()
-                .and_then(|i| i.protocol)
-                .map_or(0, |f| f.bits()),
-            memory: info.as_ref().map_or(0, |i| i.memory_bytes),
-            queues: queues
-                .filter(|q| q.running || q.fault.is_some())
-                .map(|q| QueueState {
-                    index: q.index,
-                    size: q.size,
-                    enabled: q.enabled,
-                    fault: q.fault.clone(),
-                    counts: counts.get(&q.index).cloned().unwrap_or_default(),
-                })
-                .collect(),
-            connections: self.connections,
-        }
-    }
-
-    /// Why the last connection ended, or what is wrong now.
-    #[must_use]
-    pub fn reason(&self) -> Option<&str> {
-        self.reason.as_deref()
     }
 }

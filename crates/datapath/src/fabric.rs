@@ -1,5 +1,6 @@
 //! The ports of a switch, and how one frame gets from one of them to others.
 
+mod flood;
 mod limited;
 mod lost;
 mod paying;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use memory::engine::Copier;
-use policy::{Action, Program, SegmentId};
+use policy::{Action, Program};
 use port::counters::{Counters, Traffic};
 use port::{Batch, DropReason, Offload, Outgoing, Payload, Port, PortId};
 use wire::vlan::{HeaderBuf, VlanTci};
@@ -89,7 +90,7 @@ pub(crate) struct Fabric<P> {
     pub(crate) watch: Option<Box<Watch>>,
     /// Why the frame in hand was lost before it came to a receiver.
     lost_at_sender: Option<DropReason>,
-    fitter: Fitter,
+    pub(crate) fitter: Fitter,
 }
 
 /// A frame in hand: private headers, payload still at its sender.
@@ -309,38 +310,6 @@ impl<P: Port> Fabric<P> {
                     self.refuse(priority, &frame);
                 }
             }
-        }
-    }
-
-    #[inline(never)]
-    fn flood(
-        &mut self,
-        segment: SegmentId,
-        left_out: &[PortId],
-        priority: VlanTci,
-        frame: InHand<'_>,
-    ) {
-        if self.is_storm(&frame) {
-            self.lose_at_sender(frame.from, DropReason::Storm);
-            return;
-        }
-        let members = self.program.members(segment).len();
-        let mut receivers = 0;
-        for at in 0..members {
-            let member = self.program.members(segment)[at];
-            let gets_it =
-                member.port != frame.from && left_out.binary_search(&member.port).is_err();
-            if gets_it {
-                receivers += 1;
-                let again = InHand {
-                    headers: &mut *frame.headers,
-                    ..frame
-                };
-                self.deliver(member.port, member.tag, priority, again);
-            }
-        }
-        if receivers == 0 {
-            self.lose_at_sender(frame.from, DropReason::NoReceiver);
         }
     }
 

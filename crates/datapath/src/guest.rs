@@ -1,10 +1,11 @@
 //! A guest's port: virtio queues behind the [`Port`] trait.
 //!
-//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Both kinds start with a
-//! 12-byte header (5.1.6); see [`header`] for what a sender may say in it.
+//! Queue 2n takes frames to the guest, queue 2n + 1 from it (virtio 1.3, 5.1.2). Their frames start with a header of 12
+//! bytes, or 10 (5.1.6; [`net::len`]); see [`header`] for what a sender may say in it.
 
 mod congestion;
 mod counts;
+mod fault;
 pub mod header;
 mod kicks;
 mod notify;
@@ -24,43 +25,32 @@ use port::counters::Traffic;
 use port::{Accepts, BATCH, Batch, DropReason, Outgoing, Pieces, Port};
 use virtio::features::Features;
 use virtio::net;
-use virtio::queue::{Chain, Queue, QueueFault};
+use virtio::queue::{Chain, Queue};
 
 use self::congestion::Congestion;
 use self::counts::Drops;
+pub use self::fault::GuestFault;
 use self::kicks::Kicks;
 use self::vcpus::activity;
 use self::waiting::Waiting;
 use crate::batching::{Nanos, Record, Rules, Vcpus};
 use crate::lane::Lane;
+use crate::watchdog::Doorbells;
 
-const HEADER: u32 = net::LEN as u32;
-
-/// Why a queue was stopped.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum GuestFault {
-    /// The ring or a descriptor broke a rule.
-    #[error(transparent)]
-    Queue(#[from] QueueFault),
-    /// The front end does not let itself be notified (see `watchdog`).
-    #[error("the call descriptor does not take notifications")]
-    CallBlocked,
-    /// Kicks, and never a buffer: what the guest writes is not what we see.
-    #[error("the guest kicks, and its memory shows no buffer: is it shared (QEMU: share=on)?")]
-    NotShared,
-    /// A chain has no room for the virtio header (CVE-2022-2132, CVE-2026-86566).
-    #[error("a chain is too short for the virtio header")]
-    NoRoomForHeader,
-}
+/// Pieces of memory for whose list there is room at first.
+const PIECES: usize = 256;
 
 /// A queue that runs.
 #[derive(Debug)]
 pub struct GuestQueue {
     queue: Queue,
+    /// Bytes of the header in front of every frame: 12, or 10.
+    header: u32,
     /// Readable when the guest has made buffers available.
     kick: OwnedFd,
     /// Written to notify the guest; without it the guest polls.
     call: Option<OwnedFd>,
+    doorbells: Doorbells,
     enabled: bool,
     segments: Vec<Segment>,
     /// From the guest: leased. To the guest: taken ahead; the first `spent` are used already.
@@ -88,16 +78,24 @@ pub struct GuestQueue {
 }
 
 impl GuestQueue {
-    /// A queue with its descriptors for notifications.
+    /// A queue of a driver that took `features`, with its descriptors for notifications.
     #[must_use]
-    pub fn new(queue: Queue, kick: OwnedFd, call: Option<OwnedFd>, enabled: bool) -> Self {
+    pub fn new(
+        queue: Queue,
+        features: Features,
+        kick: OwnedFd,
+        call: Option<OwnedFd>,
+        enabled: bool,
+    ) -> Self {
         let at_once = queue.memory().log().is_none();
         Self {
             queue,
+            header: net::len(features) as u32,
             kick,
             call,
+            doorbells: Doorbells::default(),
             enabled,
-            segments: Vec::with_capacity(256),
+            segments: Vec::with_capacity(PIECES),
             chains: Vec::with_capacity(BATCH),
             spent: 0,
             fault: None,

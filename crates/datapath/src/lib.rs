@@ -29,6 +29,10 @@
 //! No configuration is read here and nothing is decided: control says what ports there are, and which
 //! action belongs to which flow.
 
+// Guests of the tests outside are shared with those inside.
+#[cfg(test)]
+extern crate self as datapath;
+
 pub mod attach;
 pub mod batching;
 pub mod culprit;

@@ -58,7 +58,7 @@ impl Mirror {
     pub(crate) fn is_of(&self, port: PortId, way: Way, program: &Program) -> bool {
         let has = |segment: &SegmentId| self.order.is_of_segment(*segment);
         let in_segment = || match program.ingress(port) {
-            Ingress::Closed => false,
+            Ingress::Closed | Ingress::Down => false,
             Ingress::Access(segment) => has(segment),
             Ingress::Trunk { native, tagged } => {
                 native.as_ref().is_some_and(has) || tagged.iter().any(|one| has(&one.segment))

@@ -10,7 +10,7 @@ use port::{DropReason, Gso, Offload, Outgoing, PartialChecksum, Payload, Port};
 use wire::checksum::{Sum, complete_partial};
 use wire::conduct::looked_at;
 use wire::packet::{L3, Parsed};
-use wire::segment::{GsoKind, Segmenter};
+use wire::segment::{GsoError, GsoKind, MAX_SEGMENTS, Segmenter};
 use wire::vlan::{CAP, HEADROOM};
 
 /// Bytes summed at a time: guest memory is copied out before it is looked at.
@@ -55,7 +55,7 @@ impl Delivered {
 /// CVE-2024-11614: the checksum field lies within the frame. To complete it changes nothing that a decision rests on.
 ///
 /// # Errors
-/// [`DropReason::BadOffload`] when they disagree.
+/// [`DropReason::BadOffload`] when they disagree, [`DropReason::TooManySegments`] where too much work is asked for.
 pub fn check(
     headers: &[u8],
     len: u32,
@@ -82,9 +82,10 @@ pub fn check(
         gso.kind = GsoKind::Udp6;
     }
     let header_len = usize::from(parsed.header_len);
-    if !own || header_len > headers.len() || segmenter(headers, len, header_len, gso).is_none() {
+    if !own || header_len > headers.len() {
         return Err(DropReason::BadOffload);
     }
+    segmenter(headers, len, header_len, gso).map_err(reason_of)?;
     gso.header_len = parsed.header_len;
     Ok(())
 }
@@ -105,9 +106,17 @@ fn segmenter<'a>(
     len: u32,
     header_len: usize,
     gso: &Gso,
-) -> Option<Segmenter<'a>> {
+) -> Result<Segmenter<'a>, GsoError> {
     let payload = len as usize - header_len;
-    Segmenter::new(&headers[..header_len], payload, gso.size, gso.kind, gso.ecn).ok()
+    Segmenter::new(&headers[..header_len], payload, gso.size, gso.kind, gso.ecn)
+}
+
+/// The drop that a frame is which cannot be cut.
+fn reason_of(error: GsoError) -> DropReason {
+    match error {
+        GsoError::TooManySegments => DropReason::TooManySegments,
+        _ => DropReason::BadOffload,
+    }
 }
 
 /// The length that counts against an MTU: of the frame, or of the longest of its segments.
@@ -132,6 +141,13 @@ pub fn fits<P: Port>(port: &P, frame: &Outgoing<'_>, link_header: u32) -> bool {
 pub struct Fitter {
     segments: Vec<Segment>,
     headers: [u8; HEADROOM + CAP],
+    /// Of the parts of the frame in hand, as far as it was cut for one of its receivers already. Headers are each receiver's own.
+    sums: Vec<Sum>,
+    /// The frame in hand is for several receivers.
+    keeps_sums: bool,
+    /// Parts of frames that were read to sum them up, so far.
+    #[cfg(test)]
+    pub(crate) summed: usize,
 }
 
 impl Default for Fitter {
@@ -139,11 +155,23 @@ impl Default for Fitter {
         Self {
             segments: Vec::with_capacity(64),
             headers: [0; HEADROOM + CAP],
+            sums: Vec::with_capacity(MAX_SEGMENTS),
+            keeps_sums: false,
+            #[cfg(test)]
+            summed: 0,
         }
     }
 }
 
 impl Fitter {
+    /// The frames that are delivered from now on are one and the same, to several receivers: its payload is summed up once. `false`: they are not
+    /// any more.
+    #[cold]
+    pub fn keep_sums(&mut self, on: bool) {
+        self.sums.clear();
+        self.keeps_sums = on;
+    }
+
     /// Delivers `frame`, which [`check`] passed, in the form that `port` takes; see [`fits`] for the frames
     /// that need none of this.
     #[inline(never)]
@@ -196,22 +224,34 @@ impl Fitter {
         gso: Gso,
     ) -> Delivered {
         let header_len = usize::from(gso.header_len);
-        let Some(segmenter) = segmenter(frame.headers, frame.len(), header_len, &gso) else {
-            return Delivered::none(DropReason::BadOffload);
+        let segmenter = match segmenter(frame.headers, frame.len(), header_len, &gso) {
+            Ok(segmenter) => segmenter,
+            Err(error) => return Delivered::none(reason_of(error)),
         };
         let payload = join(
             &frame.headers[header_len..],
             frame.payload,
             &mut self.segments,
         );
+        let mut parts = payload.parts(u32::from(gso.size));
         let mut delivered = Delivered::default();
-        for segment in segmenter.iter() {
+        for (index, segment) in segmenter.iter().enumerate() {
             let len = segment.write_headers(&mut self.headers);
-            let part = payload.slice(
-                segment.payload_offset() as u32,
-                segment.payload_len() as u32,
-            );
-            segment.finish_checksum(&mut self.headers, sum_of(&part));
+            let part = parts.next().unwrap_or(Payload::empty());
+            let sum = match self.sums.get(index) {
+                Some(sum) => *sum,
+                None => {
+                    #[cfg(test)]
+                    {
+                        self.summed += 1;
+                    }
+                    sum_of(&part)
+                }
+            };
+            if self.keeps_sums && index == self.sums.len() {
+                self.sums.push(sum);
+            }
+            segment.finish_checksum(&mut self.headers, sum);
             let out = Outgoing {
                 headers: &self.headers[..len],
                 payload: &part,
@@ -223,8 +263,19 @@ impl Fitter {
                     delivered.traffic.bytes += u64::from(out.len());
                 }
                 Err(reason) => {
+                    // Who has no buffer for this one is not asked for the rest.
+                    let is_over =
+                        matches!(reason, DropReason::ReceiverFull | DropReason::ReceiverDown);
+                    let frames = if is_over {
+                        segmenter.count() - index
+                    } else {
+                        1
+                    };
                     let lost = delivered.lost.map_or(0, |(_, n)| n);
-                    delivered.lost = Some((reason, lost + 1));
+                    delivered.lost = Some((reason, lost + frames as u64));
+                    if is_over {
+                        break;
+                    }
                 }
             }
         }

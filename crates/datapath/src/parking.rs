@@ -163,6 +163,15 @@ impl Parking {
         self.waiting.is_empty()
     }
 
+    /// Whether frames wait that came by a port's queue pair.
+    #[must_use]
+    pub fn has(&self, port: PortId, pair: u16) -> bool {
+        let open = self.shares.get(&port).map(|share| &share.open);
+        let waiting = open.into_iter().flatten();
+        let mut waiting = waiting.filter_map(|id| self.waiting.get(id));
+        waiting.any(|w| w.frames.iter().any(|frame| frame.pair == pair))
+    }
+
     /// Takes in a frame of `bytes` bytes, which `make` copies when there is room.
     pub fn park(
         &mut self,

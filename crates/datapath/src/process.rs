@@ -44,6 +44,9 @@ use kept::KeptConnections;
 use life::Life;
 use token::Token;
 
+// Each port has a part of what all may map.
+const _: () = assert!(memory::PORTS == port::counters::MAX_PORTS as u64);
+
 /// Between two looks at the workers' loads.
 const BALANCE: Duration = Duration::from_secs(1);
 /// Orders of control that are followed in a row.
@@ -62,6 +65,8 @@ struct Process {
     /// When the workers' loads were looked at last.
     balanced: Instant,
     ports: BTreeMap<PortId, Attachment>,
+    /// The only users who may connect to ports, where there is one; said before the port comes.
+    peers: BTreeMap<PortId, u32>,
     errands: OpenErrands,
     captures: Captures,
     mirrors: Vec<Mirror>,
@@ -124,6 +129,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         workers,
         balanced: Instant::now(),
         ports: BTreeMap::new(),
+        peers: BTreeMap::new(),
         errands: OpenErrands::default(),
         captures: Captures::default(),
         mirrors: Vec::new(),
@@ -153,10 +159,18 @@ fn random_seed() -> io::Result<u64> {
 
 impl Process {
     fn turn(&mut self) -> io::Result<()> {
+        self.pauses_due();
+        self.warnings_due();
         self.dial_due();
         self.balance_due();
         self.go_on_due();
-        let next = [self.next_dial(), self.next_balance(), self.next_to_go_on()];
+        let next = [
+            self.next_pause_end(),
+            self.next_warning(),
+            self.next_dial(),
+            self.next_balance(),
+            self.next_to_go_on(),
+        ];
         let timeout = next.into_iter().flatten().min().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
             let left = left.max(Duration::from_millis(1));
@@ -317,6 +331,7 @@ impl Process {
                 port.set_weight(config.weight, &self.workers);
             }
             Order::SetLimits(id, limits) => self.set_limits(id, limits)?,
+            Order::SetPeer(id, user) => self.set_peer(id, user)?,
             Order::SetMirrors(mirrors) => self.set_mirrors(mirrors)?,
             Order::PortStates => self.report_ports(),
             Order::FindFlows(keys) => self.find_flows(keys)?,
@@ -338,6 +353,7 @@ impl Process {
             ports: self.ports.values().map(|p| p.config().clone()).collect(),
             limits: self.limits(),
             mirrors: self.mirrors.clone(),
+            peers: self.peers.iter().map(|(id, user)| (*id, *user)).collect(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -397,6 +413,7 @@ impl Process {
 
     fn remove_port(&mut self, id: PortId) -> Result<(), String> {
         self.forget_mirrors_of(id)?;
+        self.peers.remove(&id);
         let mut port = self.ports.remove(&id).ok_or("no such port")?;
         unwatch(&self.epoll, &port);
         if let Some(listener) = port.listener() {
@@ -417,6 +434,7 @@ impl Process {
                     if let Some(port) = self.ports.get_mut(&id) {
                         port.queue_failed(queue, &fault.to_string(), &self.workers);
                     }
+                    self.part_with_who_blocks(id);
                     self.report_phase(id);
                 }
                 Notice::MemoryLost(id) => {
@@ -443,7 +461,7 @@ impl Process {
             return;
         };
         if let Some(phase) = port.phase_change() {
-            let reason = port.reason().map(str::to_owned);
+            let reason = port.reason();
             let report = Report::Phase {
                 port: id,
                 phase,

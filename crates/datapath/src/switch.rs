@@ -70,8 +70,8 @@ pub struct Switch<P> {
     batch: Batch,
     trains: Vec<Train>,
     runs: Vec<Run>,
-    /// Of the batch in hand, refused before they have a flow.
-    refused: Vec<DropReason>,
+    /// Places of those frames of the batch in hand that are refused before they have a flow.
+    refused: Vec<(usize, DropReason)>,
     figures: SwitchFigures,
     load: u64,
     meter: Meter,
@@ -210,6 +210,12 @@ impl<P: Port> Switch<P> {
         !self.parking.is_empty()
     }
 
+    /// Whether frames of a port's queue pair wait for control.
+    #[must_use]
+    pub fn has_parked_of(&self, id: PortId, pair: u16) -> bool {
+        self.parking.has(id, pair)
+    }
+
     /// Moves one batch from a port's queue pair. `false` when nothing waited there. `now` is in
     /// milliseconds.
     pub fn serve(&mut self, id: PortId, pair: u16, now: u64, upcalls: &mut dyn UpcallSink) -> bool {
@@ -301,7 +307,7 @@ impl<P: Port> Switch<P> {
     /// side, so that their memory is waited for once.
     fn decide(&mut self, from: PortId, now: u64, upcalls: &mut dyn UpcallSink) {
         self.line_up(from);
-        self.count_refused(from);
+        self.lose_refused(from);
         let mut at = 0;
         while let Some(unknown) = self.find_all(at, now) {
             let frames = self.trains[unknown].frames.clone();
@@ -338,12 +344,22 @@ impl<P: Port> Switch<P> {
         None
     }
 
-    /// Counts the frames that were wrong when they were lined up.
+    /// Counts and shows the frames that were wrong when they were lined up, once it is sure that they will not be taken again.
     #[inline]
-    fn count_refused(&mut self, from: PortId) {
-        for reason in self.refused.drain(..) {
-            self.fabric.count_lost(from, reason, 1);
+    fn lose_refused(&mut self, from: PortId) {
+        if !self.refused.is_empty() {
+            self.lose_some_refused(from);
         }
+    }
+
+    #[cold]
+    fn lose_some_refused(&mut self, from: PortId) {
+        for at in 0..self.refused.len() {
+            let (index, reason) = self.refused[at];
+            self.fabric.count_lost(from, reason, 1);
+            self.show_lost(index, from, reason);
+        }
+        self.refused.clear();
     }
 
     /// Parks a frame and asks control about it.

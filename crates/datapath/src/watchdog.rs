@@ -2,9 +2,12 @@
 //!
 //! An eventfd whose counter is full makes a writer wait unless `O_NONBLOCK` is set, and that flag belongs to
 //! the open file, which the VMM shares: it can clear the flag, fill the counter, and a plain write would never
-//! return. So each thread that rings has a watchdog: a second thread that looks at its beat every
-//! [`TICK`] and interrupts a write that has not moved since the last look. An idle thread's watchdog sleeps
-//! too.
+//! return. (The kernel offers no way around it: a write with `RWF_NOWAIT` is refused by eventfds.) So each thread that rings
+//! has a watchdog: a second thread that looks at its beat every [`TICK`] and interrupts a write that has not moved since
+//! the last look. An idle thread's watchdog sleeps too.
+//!
+//! That is done once a connection and thread: see [`Doorbells`]. The connection ends then, and the port takes the next one
+//! after a pause (see [`crate::attach`]).
 
 use std::cell::RefCell;
 use std::io;
@@ -18,13 +21,43 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 /// How long a front end can hold a thread up, at most twice this.
-const TICK: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(2);
 /// Quiet ticks after which the watchdog sleeps until the next ring.
-const QUIET_TICKS: u32 = 50;
+const QUIET_TICKS: u32 = 100;
 
 /// The front end holds its own notification up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocked;
+
+/// The event descriptors of one connection, as all that ring them see them. Clones are the same ones.
+///
+/// Once a write to one of them had to be interrupted, none of them is written any more: the front end could have each
+/// of them wait, and the connection is about to end.
+#[derive(Clone, Debug, Default)]
+pub struct Doorbells(Arc<AtomicBool>);
+
+impl Doorbells {
+    /// As [`ring`], unless one of them has blocked before.
+    ///
+    /// # Errors
+    /// [`Blocked`] when the write had to be interrupted, now or before.
+    pub fn ring(&self, event: &OwnedFd) -> Result<(), Blocked> {
+        if self.have_blocked() {
+            return Err(Blocked);
+        }
+        let rung = ring(event);
+        if rung.is_err() {
+            self.0.store(true, Ordering::Release);
+        }
+        rung
+    }
+
+    /// Whether a write to one of them had to be interrupted.
+    #[must_use]
+    pub fn have_blocked(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
 
 /// What a thread and its watchdog share.
 #[derive(Debug, Default)]

@@ -268,20 +268,31 @@ impl Workers {
         }
     }
 
-    /// Gives a pair another home. Between the two nobody serves it, and what its guest sends waits.
+    /// Gives a pair another home. Between the two nobody serves it, and what its guest sends waits. `false`: it stays, because frames of
+    /// it wait for control at its home, and later ones would overtake them by flows that the other worker knows already.
     ///
     /// # Panics
     /// When there is no such worker.
-    pub fn move_pair(&self, pair: Pair, to: usize) {
+    pub fn move_pair(&self, pair: Pair, to: usize) -> bool {
         let (port, number) = pair;
         let Some(from) = self.homes.borrow().get(&pair).copied() else {
-            return;
+            return false;
         };
-        self.on(from, move |w| w.leave_pair(port, number));
+        let left = self.on(from, move |w| {
+            let may_leave = !w.switch.has_parked_of(port, number);
+            if may_leave {
+                w.leave_pair(port, number);
+            }
+            may_leave
+        });
+        if !left {
+            return false;
+        }
         self.homes.borrow_mut().insert(pair, to);
         if let Err(error) = self.have_served(pair, to) {
             tracing::error!("a queue pair of port {} is not served: {error}", port.0);
         }
+        true
     }
 
     fn have_served(&self, (port, pair): Pair, home: usize) -> Result<(), String> {

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use testkit::driver::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Piece, RawDesc, Shape};
 use testkit::features::*;
 use testkit::guest_ram::GuestRam;
-use testkit::net::{NetHeader, NetOptions, NetPair};
+use testkit::net::{NetHeader, NetOptions, NetPair, RxBuffers};
 use testkit::packets::{Flow, udp};
 use wire::flow::{FlowKey, FlowMask};
 
@@ -104,6 +104,13 @@ fn options(features: u64) -> NetOptions {
     }
 }
 
+fn legacy(features: u64) -> NetOptions {
+    NetOptions {
+        rx_buffers: RxBuffers::Of(2048),
+        ..NetOptions::new(features, SIZE)
+    }
+}
+
 fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
     let key = FlowKey::default().with_in_port(from.0);
     let mask = FlowMask::NONE.with_in_port();
@@ -126,11 +133,11 @@ fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
     );
 }
 
-fn run(packed: bool, pokes: &[Poke]) {
-    let features = ALL_OFFLOADS | INDIRECT_DESC | EVENT_IDX | if packed { RING_PACKED } else { 0 };
+fn run(mut evil: NetOptions, pokes: &[Poke]) {
+    evil.features |= ALL_OFFLOADS | INDIRECT_DESC | EVENT_IDX;
     let counters = Counters::heap();
     let mut switch = Switch::new(counters.clone(), 5);
-    let (ram, mut evil, port) = guest(options(features), MEMORY);
+    let (ram, mut evil, port) = guest(evil, MEMORY);
     switch.add_port(EVIL, port);
     let mut good = GOOD.map(|id| {
         let (_, nic, port) = guest(options(0), MEMORY);
@@ -182,8 +189,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn garbage_harms_only_its_own_queue(packed: bool, pokes in prop::collection::vec(a_poke(), 1..80)) {
-        run(packed, &pokes);
+    fn garbage_harms_only_its_own_queue(layout in 0..4u8, pokes in prop::collection::vec(a_poke(), 1..80)) {
+        let evil = match layout {
+            0 => options(RING_PACKED),
+            1 => options(0),
+            // Legacy, with the longer header and the shorter one.
+            2 => legacy(MRG_RXBUF),
+            _ => legacy(0),
+        };
+        run(evil, &pokes);
     }
 }
 

@@ -27,6 +27,9 @@ use wire::flow::{FlowKey, FlowMask};
 
 const SENDER: u32 = 1;
 const RECEIVER: u32 = 100;
+/// Layouts of senders, and of receivers.
+const SENDERS: usize = 3;
+const RECEIVERS: usize = 7;
 
 /// All subsets of `bits` that `legal` allows.
 fn subsets(bits: &[u64], legal: impl Fn(u64) -> bool) -> Vec<u64> {
@@ -80,8 +83,8 @@ fn a_sample() -> impl Strategy<Value = Sample> {
         })
 }
 
-/// Senders: split with direct pieces, packed with an indirect table.
-fn senders(set: u64, sample: &Sample) -> [NetOptions; 2] {
+/// Senders: split with direct pieces, packed with an indirect table, legacy with the short header apart.
+fn senders(set: u64, sample: &Sample) -> [NetOptions; SENDERS] {
     let base = VERSION_1 | MRG_RXBUF | set;
     let split = NetOptions::new(base, 128);
     let packed = NetOptions::new(base | RING_PACKED | INDIRECT_DESC, 128);
@@ -95,11 +98,15 @@ fn senders(set: u64, sample: &Sample) -> [NetOptions; 2] {
             shape: Shape::Indirect,
             ..packed
         },
+        NetOptions {
+            tx_cuts: Cuts::At(vec![10, sample.piece]),
+            ..NetOptions::new(set, 128)
+        },
     ]
 }
 
-/// Receivers: split and packed, merged and big buffers, in one piece and in several.
-fn receivers(set: u64, sample: &Sample) -> [NetOptions; 4] {
+/// Receivers: split and packed, merged and big buffers, in one piece and in several; legacy ones.
+fn receivers(set: u64, sample: &Sample) -> [NetOptions; RECEIVERS] {
     let base = VERSION_1 | set;
     let packed = base | RING_PACKED | INDIRECT_DESC;
     [
@@ -114,6 +121,13 @@ fn receivers(set: u64, sample: &Sample) -> [NetOptions; 4] {
             rx_cuts: Cuts::At(vec![12, sample.rx_piece, 3000]),
             shape: Shape::Indirect,
             ..NetOptions::new(packed, 128)
+        },
+        NetOptions::new(set | MRG_RXBUF, 128),
+        NetOptions::new(set, 128),
+        NetOptions {
+            rx_cuts: Cuts::At(vec![10, sample.rx_piece]),
+            shape: Shape::Indirect,
+            ..NetOptions::new(set | INDIRECT_DESC, 128)
         },
     ]
 }
@@ -384,11 +398,11 @@ fn all_pairs(sample: &Sample) -> Result<(), String> {
             world.switch.add_port(PortId(id), port);
             targets.push(nic);
         }
-        for pair in nics.chunks_mut(2) {
+        for pair in nics.chunks_mut(SENDERS) {
             for sent in &frames {
                 turn += 1;
-                let (id, sender, nic) = &mut pair[turn % 2];
-                let at = turn / 2 % 4;
+                let (id, sender, nic) = &mut pair[turn % SENDERS];
+                let at = turn / SENDERS % RECEIVERS;
                 world.install(*id, RECEIVER + at as u32);
                 let legal = sent.host & !*sender == 0;
                 let what = || {
@@ -417,7 +431,7 @@ fn all_pairs(sample: &Sample) -> Result<(), String> {
                 }
             }
         }
-        for id in RECEIVER..RECEIVER + 4 {
+        for id in RECEIVER..RECEIVER + RECEIVERS as u32 {
             let drops: u64 = world.counts(id).drops.iter().sum();
             if drops != 0 {
                 return Err(format!(

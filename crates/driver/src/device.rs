@@ -3,6 +3,7 @@
 //! The supervisor keeps what it opened and gives a copy to each driver process. So an own interface, its addresses and
 //! the connections of the host over it outlive a driver that dies, and a driver needs no right at all.
 
+mod address;
 mod ethtool;
 mod interface;
 mod packet;
@@ -205,6 +206,12 @@ impl Device {
     pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), OpenError> {
         let set = self.control.set_mac(&self.interface, mac);
         context(set, || format!("the MAC address of {}", self.interface))
+    }
+
+    /// The interface's MAC address; none while it is gone.
+    #[must_use]
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.control.mac(&self.interface).ok()
     }
 
     /// How frames are moved.

@@ -42,8 +42,27 @@ pub struct GuestSpec {
     device_options: Vec<String>,
     pairs: u32,
     memory_mib: u32,
-    shared: bool,
+    memory: Memory,
     arrival: Option<PathBuf>,
+}
+
+/// What a guest's memory is made of.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Shared,
+    Private,
+    WithoutFile,
+}
+
+impl Memory {
+    /// QEMU's option `share`, where there is a file.
+    fn share(self) -> Option<&'static str> {
+        match self {
+            Memory::Shared => Some("on"),
+            Memory::Private => Some("off"),
+            Memory::WithoutFile => None,
+        }
+    }
 }
 
 impl GuestSpec {
@@ -56,7 +75,7 @@ impl GuestSpec {
             device_options: Vec::new(),
             pairs: 1,
             memory_mib: 96,
-            shared: true,
+            memory: Memory::Shared,
             arrival: None,
         }
     }
@@ -118,7 +137,13 @@ impl GuestSpec {
 
     /// Memory that QEMU keeps to itself, although it hands a file over: nothing that the guest writes is seen.
     pub fn private_memory(mut self) -> GuestSpec {
-        self.shared = false;
+        self.memory = Memory::Private;
+        self
+    }
+
+    /// Memory for which QEMU has no file at all, as it makes it by default: none can be shared.
+    pub fn memory_without_file(mut self) -> GuestSpec {
+        self.memory = Memory::WithoutFile;
         self
     }
 
@@ -192,12 +217,12 @@ impl GuestSpec {
             "-M q35 -accel {accel} -cpu {cpu} -smp {} -m {}",
             self.pairs, self.memory_mib
         ));
-        let memory = format!(
-            "-object memory-backend-memfd,id=m,size={}M,share={} -numa node,memdev=m",
-            self.memory_mib,
-            if self.shared { "on" } else { "off" },
-        );
-        args.extend(words(&memory));
+        if let Some(share) = self.memory.share() {
+            let memory = self.memory_mib;
+            args.extend(words(&format!(
+                "-object memory-backend-memfd,id=m,size={memory}M,share={share} -numa node,memdev=m"
+            )));
+        }
         args.extend(words("-nographic -nodefaults"));
         args.extend(["-serial".into(), format!("file:{}", path("console"))]);
         args.extend([

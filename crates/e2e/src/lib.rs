@@ -10,7 +10,9 @@ pub mod agent;
 pub mod echo;
 pub mod guest;
 pub mod lasthop;
+pub mod libvirt;
 pub mod migration;
+pub mod netboot;
 pub mod netns;
 pub mod numbered;
 pub mod paths;
@@ -34,6 +36,20 @@ static MACHINE: Mutex<()> = Mutex::new(());
 pub struct Turn {
     started: Instant,
     _machine: MutexGuard<'static, ()>,
+}
+
+/// Whether whoever runs the tests wants all that they can do (`LASTHOP_LONG=1`).
+pub fn leaves_nothing_out() -> bool {
+    std::env::var_os("LASTHOP_LONG").is_some_and(|value| value == "1")
+}
+
+/// Whether tests that take long are to run too. If not, says so.
+pub fn is_long() -> bool {
+    let long = leaves_nothing_out();
+    if !long {
+        eprintln!("skipped: it takes long, and runs with LASTHOP_LONG=1");
+    }
+    long
 }
 
 /// Waits until no other test of this file uses the machine.

@@ -48,6 +48,14 @@ fn name(pid: u32) -> String {
     program.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
+/// The processes of a user, by the effective one.
+pub fn of_user(user: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let effective = |pid| status(pid, "Uid")?.split_whitespace().nth(1)?.parse().ok();
+    ids.filter(|&pid| effective(pid) == Some(user)).collect()
+}
+
 /// How many descriptors a process has open.
 pub fn open_fds(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)

@@ -149,7 +149,10 @@ fn refuse_bad_ones(lasthop: &Lasthop, file: &std::path::Path, good: &str) {
             good.replace("name = \"vm2\"", "name = \"vm1\""),
             "port.name",
         ),
-        (format!("{good}\n["), "expected TOML"),
+        (
+            format!("{good}\nname"),
+            "expected `=`, found key with no value",
+        ),
         (
             only("workers = 2\n"),
             "switch.workers: expected 1, with which Lasthop was started",

@@ -7,6 +7,8 @@ use std::time::Duration;
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
 use e2e::turn;
+use e2e::wait::eventually;
+use serde_json::Value;
 use testkit::features::{PROTOCOL_FEATURES, VERSION_1};
 use testkit::frontend::FrontEnd;
 
@@ -283,6 +285,27 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     );
     lasthop.wait_reason("vm1", "share=on");
     drop(front);
+    turn.step("a guest of a QEMU that was told nothing about memory");
+    let mut bare = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .memory_without_file()
+        .start()
+        .ready();
+    let port = lasthop.wait_reason(
+        "vm1",
+        "shares no memory: QEMU needs -object memory-backend-memfd",
+    );
+    assert_eq!(port["state"], "connected", "{port}");
+    let told = lasthop.log();
+    assert_eq!(told.matches("shares no memory").count(), 1, "{told}");
+    turn.step("another switch says so, too");
+    lasthop.kill_switch();
+    eventually("it is said again", Duration::from_secs(10), || {
+        (lasthop.log().matches("shares no memory").count() == 2).then_some(())
+    });
+    lasthop.wait_reason("vm1", "shares no memory");
+    turn.step("it ends as VMMs do, which is no fault");
+    bare.quit();
+    assert_eq!(lasthop.wait_port("vm1", "waiting")["reason"], Value::Null);
     turn.step("a guest whose QEMU keeps its memory to itself");
     // It speaks of its own accord when its interface comes up with IPv6.
     let private = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
@@ -293,10 +316,18 @@ fn guest_memory_that_is_not_shared_gets_a_hint() {
     lasthop.wait_port("vm1", "faulted");
     lasthop.wait_reason("vm1", "share=on");
     drop(private);
-    turn.step("the port still works for one that shares");
-    let _guest = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+    turn.step("the port still works for one that shares, and nothing is said of how that ends");
+    let mut guest = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .start()
         .ready();
-    lasthop.wait_port("vm1", "up");
+    assert_eq!(lasthop.wait_port("vm1", "up")["reason"], Value::Null);
+    let before = lasthop.log().len();
+    guest.quit();
+    assert_eq!(lasthop.wait_port("vm1", "waiting")["reason"], Value::Null);
+    let told = lasthop.log().split_off(before);
+    assert!(
+        told.contains("the front end disconnected") && !told.contains("WARN"),
+        "{told}"
+    );
     lasthop.stop();
 }

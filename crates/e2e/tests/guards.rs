@@ -10,7 +10,7 @@ use e2e::traffic::{ping, unreachable};
 use e2e::turn;
 use e2e::wait::within;
 use testkit::{FakeGuest, GuestConfig};
-use wire::build::PacketBuilder;
+use wire::build::{PacketBuilder, TcpFields};
 use wire::{EtherType, MacAddr};
 
 /// The switch, and an observer who may be anybody; `guard` is that of the guest under suspicion.
@@ -197,6 +197,21 @@ fn router_advertisement() -> PacketBuilder {
         .payload(&[0; 8])
 }
 
+/// Over IPv4 (RFC 1256).
+fn router_advertisement_v4() -> PacketBuilder {
+    PacketBuilder::new(OWN, ALL)
+        .ipv4([10, 0, 0, 1], [224, 0, 0, 1])
+        .icmp(9, 0, [1, 2, 0, 60])
+        .payload(&[10, 0, 0, 1, 0, 0, 0, 0])
+}
+
+fn redirect() -> PacketBuilder {
+    PacketBuilder::new(OWN, ALL)
+        .ipv4([10, 0, 0, 254], [10, 0, 0, 9])
+        .icmp(5, 1, [10, 0, 0, 1])
+        .payload(&[0x45; 28])
+}
+
 fn offer() -> PacketBuilder {
     PacketBuilder::new(OWN, ALL)
         .ipv4([10, 0, 0, 1], [255; 4])
@@ -240,7 +255,9 @@ fn a_guest_of_which_nothing_is_said_is_one_host() {
     let lies = [poison(), advertisement("fe80::1", OTHER)];
     scene.refused("spoofed-neighbour", &lies);
     scene.refused("dhcp-server", &[offer(), offer6()]);
+    let icmp = [redirect(), router_advertisement_v4()];
     scene.refused("router-advert", &[router_advertisement()]);
+    scene.refused("router-advert", &icmp);
     scene.refused("unreadable", &wrapped());
 
     turn.step("control dies, and knows what was bound");
@@ -257,6 +274,7 @@ fn a_guest_of_which_nothing_is_said_is_one_host() {
     turn.step("it may be a router and a server now, and is still one host");
     scene.apply("guard = { dhcp_server = true, router = true }");
     scene.passed(&[offer(), offer6(), router_advertisement()]);
+    scene.passed(&icmp);
     scene.refused("spoofed-mac", &[spoofed()]);
     scene.apply("");
     scene.refused("dhcp-server", &[offer()]);
@@ -287,6 +305,100 @@ impl Scene {
         let honest = self.honest();
         self.until_heard(&honest);
     }
+}
+
+/// Lists to the observer that drop what is said to be dropped, and let all else pass.
+fn no(rules: &[&str]) -> String {
+    let mut text =
+        "[[acl]]\nname = \"no\"\ndirection = \"to-guest\"\nports = [\"observer\"]\n".to_owned();
+    for (number, rule) in rules.iter().enumerate() {
+        text += &format!("[[acl.rule]]\nname = \"r{number}\"\naction = \"drop\"\n{rule}\n");
+    }
+    text
+}
+
+/// TCP behind all that a receiver may take off.
+fn wrapped_tcp() -> Vec<PacketBuilder> {
+    let packet = PacketBuilder::new(OWN, ALL)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 9])
+        .tcp(TcpFields::default())
+        .build();
+    let frame = |ethertype, before: &[u8], from| {
+        let payload = [before, &packet[from..]].concat();
+        PacketBuilder::new(OWN, ALL)
+            .ethertype(EtherType(ethertype))
+            .payload(&payload)
+    };
+    vec![
+        frame(48, &[0xaa, 0xaa, 3, 0, 0, 0], 12),
+        frame(48, &[0xaa, 0xaa, 3, 0, 0, 0xf8], 12),
+        frame(43, &[6, 6, 3], 14),
+        frame(0x88a8, &[0, 0], 12),
+        frame(0x8100, &[0, 0, 0x88, 0xa8, 0xe0, 0], 12),
+        frame(0x88a8, &[0, 0, 0x88, 0xa8, 0, 0], 12),
+    ]
+}
+
+#[test]
+fn a_list_drops_what_hides_ip_whatever_the_guard_lets_pass() {
+    let turn = turn();
+    let open = "guard = { macs = \"any\", dhcp_server = true, router = true }";
+    let mut scene = Scene::start(&(config(open) + &no(&["protocol = \"tcp\""])));
+    let like = |ethertype: u16, payload: &[u8]| {
+        PacketBuilder::new(OWN, ALL)
+            .ethertype(EtherType(ethertype))
+            .payload(payload)
+    };
+    let v6 = |protocol: u8| {
+        PacketBuilder::new(OWN, ALL)
+            .ipv6(ip6("2001:db8::1"), ip6("2001:db8::9"))
+            .protocol(protocol)
+            .payload(&[0; 32])
+    };
+    let authenticated = |packet: PacketBuilder| packet.extension(51, &[0; 22]);
+    // Of the same types as what is dropped, so that flows of theirs are there.
+    let others = [
+        like(48, &[0xaa, 0xaa, 3, 0, 0, 0, 0x81, 0x37]),
+        like(43, &[0xe0, 0xe0, 3, 0, 0, 0, 0, 0]),
+        like(0x88a8, &[0, 7, 8, 0, 0x45, 0]),
+        authenticated(v6(17)),
+        arp(OWN, [10, 0, 0, 1]),
+    ];
+    let later = v6(51).fragment(2, false);
+    let mut hidden = wrapped_tcp();
+    hidden.push(later);
+    for again in 0..2 {
+        turn.step(&format!("other frames pass, hidden ones do not, {again}"));
+        scene.passed(&others);
+        scene.refused("unreadable", &hidden);
+        let tcp = v6(6).tcp(TcpFields::default());
+        scene.refused(
+            "acl-denied",
+            &[
+                authenticated(tcp.clone()),
+                authenticated(tcp).extension(60, &[0; 6]),
+            ],
+        );
+    }
+    let told = scene.lasthop.ok(&[
+        "trace",
+        "--port",
+        "vm1",
+        &format!("ether {OWN} > {OTHER} type 0x88a8"),
+    ]);
+    assert!(told.contains("dropped, unreadable"), "{told}");
+
+    turn.step("no list looks at what is in frames");
+    let text = config(open) + &no(&["destination_mac = \"02:00:00:00:00:07\""]);
+    let file = scene.lasthop.socket("new.toml");
+    std::fs::write(&file, text).expect("the file can be written");
+    scene.lasthop.ok(&["apply", &file.display().to_string()]);
+    // The port is untagged: a priority tag is taken off.
+    let untagged = |frame: &PacketBuilder| frame.build()[12..14] != [0x81, 0];
+    let hidden: Vec<_> = wrapped_tcp().into_iter().filter(untagged).collect();
+    scene.passed(&hidden);
+    scene.lasthop.stop();
+    turn.step("done");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use e2e::guest::{Guest, GuestSpec};
 use e2e::lasthop::Lasthop;
 use e2e::migration::Migrated;
 use e2e::numbered::{Stream, collect, introduce, settle};
-use e2e::turn;
+use e2e::{is_long, turn};
 use testkit::packets::{Flow, SequenceChecker};
 use testkit::precopy::Precopy;
 use testkit::{FakeGuest, GuestConfig};
@@ -48,6 +48,16 @@ mac = "52:54:00:00:00:77"
 "#;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 0x77];
+
+/// The guest that moves, and the station that it talks to.
+#[derive(Clone, Copy)]
+enum Kind {
+    Split,
+    Packed,
+    /// Without `VERSION_1`; the guest has the header of ten bytes.
+    Legacy,
+}
+
 /// A guest at a port, and what goes with it.
 struct World {
     turn: Turn,
@@ -59,17 +69,22 @@ struct World {
 }
 
 impl World {
-    fn new(packed: bool) -> World {
-        let turn = turn();
+    fn new(turn: Turn, kind: Kind) -> World {
         let lasthop = Lasthop::start(CONFIG);
         turn.step("boot a guest");
         let spec = GuestSpec::dialing("mover", lasthop.socket("here.sock"))
             .mac("52:54:00:00:00:77")
             .ip("10.0.0.2/24");
-        let spec = if packed { spec.packed() } else { spec };
-        let guest = spec.clone().start().ready();
         let config = GuestConfig::default().guest(1);
-        let config = if packed { config.packed() } else { config };
+        let (spec, config) = match kind {
+            Kind::Split => (spec, config),
+            Kind::Packed => (spec.packed(), config.packed()),
+            Kind::Legacy => {
+                let spec = spec.device_option("disable-modern=on");
+                (spec.device_option("mrg_rxbuf=off"), config.legacy())
+            }
+        };
+        let guest = spec.clone().start().ready();
         let station = FakeGuest::connect(&lasthop.socket("peer.sock"), config);
         World {
             turn,
@@ -161,8 +176,8 @@ fn lost_only_once(report: &Report) {
     assert_eq!((report.asked_lost(), report.asked_again), (0, 0));
 }
 
-fn guests_move(packed: bool) {
-    let mut world = World::new(packed);
+fn guests_move(turn: Turn, kind: Kind) {
+    let mut world = World::new(turn, kind);
     world.turn.step("a migration that is given up");
     let waiting = world.expect_at("there");
     let echo = world.talk();
@@ -217,12 +232,20 @@ fn guests_move(packed: bool) {
 
 #[test]
 fn a_guest_moves_and_loses_what_came_while_it_stood_still() {
-    guests_move(false);
+    guests_move(turn(), Kind::Split);
 }
 
 #[test]
 fn a_guest_with_packed_queues_moves_too() {
-    guests_move(true);
+    guests_move(turn(), Kind::Packed);
+}
+
+#[test]
+fn a_legacy_guest_moves_too() {
+    let turn = turn();
+    if is_long() {
+        guests_move(turn, Kind::Legacy);
+    }
 }
 
 /// A VMM that logs while the switch dies: the successor goes on with the log, and nothing that was written is missing.

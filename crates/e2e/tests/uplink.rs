@@ -701,6 +701,31 @@ fn a_tap_port_keeps_its_interface_through_changes_and_a_restart_of_the_switch() 
 }
 
 #[test]
+fn an_interface_has_the_same_address_at_every_start() {
+    let Some((_world, [a])) = world() else {
+        return;
+    };
+    let addresses = [1, 2].map(|_| {
+        let lasthop = start(&[
+            &tap("t0", &a.path(), "10.1.0.1/24", ""),
+            &tap("t1", &a.path(), "10.1.1.1/24", ""),
+        ]);
+        let addresses = ["t0", "t1"].map(|port| {
+            let status = lasthop.wait_port(port, "up");
+            let mac = status["driver_process"]["mac"].as_str();
+            let mac = mac.expect("an address").to_owned();
+            assert!(a.ip(&format!("link show {port}")).contains(&mac), "{mac}");
+            assert!(lasthop.ok(&["port", "show", port]).contains(&mac), "{mac}");
+            mac
+        });
+        lasthop.stop();
+        addresses
+    });
+    assert_eq!(addresses[0], addresses[1]);
+    assert_ne!(addresses[0][0], addresses[0][1]);
+}
+
+#[test]
 fn as_many_queues_as_a_port_may_have() {
     let Some((_world, [a, b])) = world() else {
         return;

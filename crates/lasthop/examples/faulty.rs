@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         }
         ("older", true) => {
             let supervisor = [
-                "\"supervisor\":{\"writes\":1,\"reads\":[1,2]",
+                "\"supervisor\":{\"writes\":1,\"reads\":[1,2,3]",
                 "\"supervisor\":{\"writes\":1,\"reads\":[1]",
             ];
             say(&own, &arguments, &[OTHER, supervisor])

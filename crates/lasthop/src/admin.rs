@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// The socket's name in the runtime directory.
-pub(crate) const SOCKET: &str = "supervisor.sock";
+pub(crate) const SOCKET: &str = control::wanted::ADMIN_SOCKET;
 /// Bytes of a request at most.
 pub(crate) const REQUEST_MAX: usize = 8192;
 

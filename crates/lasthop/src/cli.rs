@@ -3,7 +3,7 @@
 //! `run` becomes the supervisor; everything else is a client of the API on `DIR/api.sock` and knows nothing
 //! that the API does not say; `upgrade` and `reload` ask the supervisor itself. Exit statuses: 0 done, 1 it failed, 2 what was
 //! asked for is wrong (usage, configuration, a name of nothing, or a request that Lasthop refuses as invalid or taken), 3 a dry run would
-//! change something.
+//! change something, 4 something else would become of a traced frame than was expected.
 
 mod apply;
 mod args;
@@ -26,12 +26,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 
 use crate::self_check::SelfCheck;
 use crate::supervisor::{self, RunArgs};
-pub(crate) use args::SELF_CHECK;
-use args::{Cli, Command, Run, Upgrade};
+use apply::Teller;
+use args::{Cli, Command, How, Run, Upgrade};
+pub(crate) use args::{LOG, SELF_CHECK};
 use client::Client;
 use failure::Failure;
 
@@ -40,10 +41,12 @@ type Done = Result<(), Failure>;
 
 /// Does what the arguments of this process say.
 pub(crate) fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let json = wants_json(&matches);
     let Cli {
         runtime_dir,
         command,
-    } = Cli::parse();
+    } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let done = match command {
         Command::Run(Run {
             config,
@@ -60,8 +63,13 @@ pub(crate) fn main() -> ExitCode {
         Command::Upgrade(Upgrade { to, json }) => upgrade::upgrade(&runtime_dir, to, json),
         Command::Top => Err(top::become_top(&runtime_dir)),
         Command::SelfCheck { record } => self_check(record),
-        Command::Apply { file, how } => ask(&runtime_dir, async |client| {
-            apply::apply(client, &runtime_dir, file, how).await
+        Command::Apply {
+            file,
+            log: true,
+            how,
+        } => return apply_for_log(&runtime_dir, file, how),
+        Command::Apply { file, how, .. } => ask(&runtime_dir, async |client| {
+            apply::apply(client, &runtime_dir, file, how, Teller::People).await
         }),
         Command::Reload { how } => ask(&runtime_dir, async |client| {
             apply::reload(client, &runtime_dir, how).await
@@ -72,14 +80,37 @@ pub(crate) fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(failure) => failure.report(json),
     }
+}
+
+/// Applies a file for the supervisor, whose log gets all that is said.
+fn apply_for_log(runtime_dir: &Path, file: PathBuf, how: How) -> ExitCode {
+    crate::log::start();
+    let done = ask(runtime_dir, async |client| {
+        apply::apply(client, runtime_dir, file, how, Teller::Log).await
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.log(),
+    }
+}
+
+/// Whether a command prints a document, of itself and of what goes wrong. What clap refuses is never known that well.
+fn wants_json(matches: &ArgMatches) -> bool {
+    let flag = matches.try_get_one::<bool>("json").ok().flatten();
+    let within = matches.subcommand().map(|(_, matches)| matches);
+    flag == Some(&true) || within.is_some_and(wants_json)
 }
 
 /// Says whether a configuration is right; nothing is started.
 fn check(config: &Path, runtime_dir: &Path) -> Done {
     let wanted = control::config::load(config, runtime_dir);
     let wanted = wanted.map_err(|error| Failure::Wrong(error.to_string()))?;
+    supervisor::names::check(&wanted).map_err(|no| {
+        let error = control::config::error_in(config, &no);
+        Failure::Wrong(error.to_string())
+    })?;
     warn(&control::wanted::check_access(&wanted).unwrap_or_default());
     let segments = units::several(wanted.segments.len() as u64, "segment");
     let ports = units::several(wanted.ports.len() as u64, "port");

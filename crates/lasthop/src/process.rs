@@ -6,7 +6,7 @@ mod log;
 mod self_check;
 
 use std::ffi::CString;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::ExitCode;
 
@@ -34,8 +34,13 @@ pub(crate) fn main(
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // A peer is gone, which the supervisor knows and has said.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            tracing::info!("{name} ends: {error}");
+            ExitCode::FAILURE
+        }
         Err(error) => {
-            drop(writeln!(io::stderr(), "{name}: {error}"));
+            tracing::error!("{name}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -20,14 +20,18 @@ mod binaries;
 mod check;
 mod child;
 mod deposits;
+mod dialling;
 mod drivers;
+mod environment;
 mod groups;
 mod guests;
 mod hand_over;
 mod heartbeat;
 mod introduce;
 mod lock;
+pub(crate) mod names;
 mod notify;
+mod paths;
 mod reload;
 mod renew;
 mod replace;
@@ -36,6 +40,8 @@ mod settings;
 mod signals;
 mod sockets;
 mod start;
+#[cfg(test)]
+mod tests;
 mod upgrade;
 mod wait;
 
@@ -67,6 +73,8 @@ use upgrade::Upgrade;
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Messages of one child in a row, before others have their turn.
 const MESSAGES: usize = 64;
+/// Messages of a dead child that are heard: more than there is room for in a link, which others may have copies of.
+const LAST_MESSAGES: usize = 4096;
 
 /// What `lasthop run` was told.
 pub(crate) struct RunArgs {
@@ -82,6 +90,13 @@ struct Refusal {
     text: String,
 }
 
+impl Refusal {
+    /// What was asked for is wrong, and nothing was done.
+    fn wrong(text: String) -> Self {
+        Self { status: 2, text }
+    }
+}
+
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
@@ -91,8 +106,7 @@ impl From<io::Error> for Refusal {
 
 impl From<control::config::ConfigError> for Refusal {
     fn from(error: control::config::ConfigError) -> Self {
-        let text = error.to_string();
-        Self { status: 2, text }
+        Self::wrong(error.to_string())
     }
 }
 
@@ -121,6 +135,7 @@ pub(crate) fn understand(record: &File) -> Result<(), String> {
 }
 
 fn start_anew(args: &RunArgs) -> Result<Supervisor, Refusal> {
+    environment::check().map_err(Refusal::wrong)?;
     let mut supervisor = start::start(args)?;
     supervisor.introduce_switch()?;
     supervisor.introduce_control()?;
@@ -249,9 +264,12 @@ impl Supervisor {
     fn hear(&mut self, who: Who, most: usize) -> io::Result<()> {
         for _ in 0..most {
             let Some((ask, fds)) = self.child(who).and_then(Child::hear) else {
-                break;
+                return Ok(());
             };
             self.answer(who, ask, fds)?;
+        }
+        if let Some(child) = self.child(who) {
+            child.has_more_to_say();
         }
         Ok(())
     }
@@ -291,19 +309,30 @@ impl Supervisor {
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
                 self.reply(who, &Tell::Listening { path, error }, &fds);
             }
-            Ask::Unlisten { path } => self.sockets.unlisten(&path),
-            Ask::Dial { port, path } => {
-                if self.drivers.dial(port, &path) {
-                    // Answered when the driver runs.
-                    return Ok(());
-                }
-                let (socket, error) = match self.sockets.dial(&path) {
-                    Ok(socket) => (Some(socket), None),
-                    Err(error) => (None, Some(error.to_string())),
+            Ask::ListenFor { path, owner } => {
+                let (socket, outcome) = match self.sockets.listen_as(&path, &owner) {
+                    Ok((socket, peer)) => (Some(socket), Ok(peer)),
+                    Err(no) => (None, Err(no)),
                 };
                 let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
-                self.reply(who, &Tell::Dialed { port, path, error }, &fds);
+                self.reply(who, &Tell::ListeningFor { path, outcome }, &fds);
             }
+            Ask::Unlisten { path } => {
+                if let Err(error) = self.sockets.unlisten(&path) {
+                    tracing::error!("{} would have a socket removed: {error}", who.kind);
+                }
+            }
+            Ask::Dials(dials) => {
+                let error = self.sockets.register(dials).err();
+                let error = error.map(|error| error.to_string());
+                self.reply(who, &Tell::Dials { error }, &[]);
+            }
+            Ask::SocketDirs => {
+                let dirs = self.sockets.dirs().to_vec();
+                self.reply(who, &Tell::SocketDirs(dirs), &[]);
+            }
+            Ask::Dial { port } => self.dial(who, port),
+            Ask::DialPath { port, path } => self.dial_path(who, port, path),
             Ask::Processes => {
                 let processes = self.processes();
                 self.reply(who, &Tell::Processes(processes), &[]);
@@ -315,6 +344,15 @@ impl Supervisor {
             Ask::DriverStates => {
                 let states = self.drivers.states();
                 self.reply(who, &Tell::DriverStates(states), &[]);
+            }
+            Ask::InterfaceAddresses => {
+                let addresses = self.drivers.addresses();
+                self.reply(who, &Tell::InterfaceAddresses(addresses), &[]);
+            }
+            Ask::Bereft => {
+                if let Some(child) = self.child(who) {
+                    child.set_bereft();
+                }
             }
             Ask::WatchGuests(watch) => self.guests.watch(watch),
             Ask::WatchedGuests => {
@@ -343,7 +381,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Answers; a child that is gone needs no answer.
+    /// Answers; a child that is gone needs no answer, and one that does not listen gets none.
     fn reply(&mut self, who: Who, tell: &Tell, fds: &[BorrowedFd<'_>]) {
         let told = self.child(who).map(|child| child.tell(tell, fds));
         if let Some(Err(error)) = told {
@@ -388,6 +426,7 @@ impl Supervisor {
         }
         if self.switch.restart_if_due(&self.binaries) {
             // Control belongs to the switch that is gone; its successor sets the new one up.
+            self.control.set_bereft();
             self.control.kill();
             let told = self.introduce_switch();
             self.switch.kill_unless(told);
@@ -409,7 +448,7 @@ impl Supervisor {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };
-        self.hear(SWITCH, usize::MAX)?;
+        self.hear(SWITCH, LAST_MESSAGES)?;
         match self.switch.has_hung() {
             true => self.deposits.blame_hung(&self.marks),
             false => self.deposits.blame(status, &self.marks),

@@ -15,7 +15,7 @@ fn status() {
     let fake = Fake::start();
     let text = "\
 host1: lasthop 0.1.0, up 1 h 1 min
-switch connected to control, 12 flows, 40 upcalls (0 dropped), epoch 3, 1 worker, adaptive poll
+switch connected to control, 12 flows cached, 40 frames sent to control (0 dropped), program 3, 1 worker, adaptive poll
 guests' processors watched in /proc: no rights
 
 PROCESS     STATE    PID         UP  RESTARTS
@@ -53,6 +53,7 @@ reason       queue 1: descriptor loop
 kind         vhost-user
 socket       vm1.sock
 role         server
+owner        -
 segment      blue
 mac          -
 mtu          -
@@ -68,6 +69,7 @@ dhcp server  allowed
 router       allowed
 processors   4 threads
 fault        queue 1: descriptor loop
+connections  0
 ";
     assert_eq!(fake.prints("port show vm1"), text);
     assert_eq!(fake.json("port show vm2")["role"], "client");
@@ -114,6 +116,52 @@ fn a_port_is_added_changed_and_removed() {
 
     let added = fake.json("port add vm4 --kind vhost-user --socket vm4.sock");
     assert_eq!(added["segment"], "default");
+}
+
+#[test]
+fn a_change_of_a_port_may_be_looked_at_first() {
+    let fake = Fake::start();
+    let before = fake.json("port list");
+    let look = |change: &str| {
+        let mut command = fake.command(&format!("port set vm1 {change} --dry-run"));
+        let done = command.output().unwrap();
+        assert_eq!(String::from_utf8(done.stderr).unwrap(), "");
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let text = "~ port vm1: queues 2 -> 4 (loses its connection)\n1 change to apply\n";
+    assert_eq!(look("--queues 4"), (Some(3), text.to_owned()));
+    let text = "~ port vm1: mtu - -> 9000, weight - -> 7\n1 change to apply\n";
+    assert_eq!(look("--mtu 9000 --weight 7"), (Some(3), text.to_owned()));
+    for (change, loses) in [
+        ("--role client", true),
+        ("--socket x.sock", true),
+        ("--segment red", false),
+    ] {
+        let (status, told) = look(change);
+        assert_eq!(status, Some(3), "{change}");
+        assert_eq!(told.contains("(loses its connection)"), loses, "{told}");
+    }
+    let (status, told) = look("--queues 4 --json");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((status, &told["applied"]), (Some(3), &json!(false)));
+    assert_eq!(told["changes"][0]["disconnects"], true);
+    let help = fake.prints("port set --help");
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for option in ["--queues <N>", "--socket <PATH>", "--role <ROLE>"] {
+        let (_, said) = help.split_once(option).unwrap();
+        let said = said.split("--").next().unwrap();
+        assert!(said.contains("the guest loses"), "{option}: {said}");
+    }
+    assert_eq!(
+        look("--queues 2"),
+        (Some(0), "nothing to change\n".to_owned())
+    );
+    let green =
+        "lasthop: segment: expected the name of a segment (default, blue, red), found \"green\"\n";
+    let fails = fake.fails("port set vm1 --segment green --dry-run");
+    assert_eq!(fails, (2, green.to_owned()));
+    assert_eq!(fake.fails("port set vm9 --mtu 1500 --dry-run").0, 2);
+    assert_eq!(fake.json("port list"), before);
 }
 
 #[test]
@@ -322,6 +370,39 @@ fn a_file_is_applied_with_its_difference() {
 }
 
 #[test]
+fn a_port_goes_down_and_up() {
+    let fake = Fake::start();
+    let down = fake.prints("port set vm1 --down");
+    assert_eq!(down, "port vm1 changed, admin-down\n");
+    assert!(fake.prints("port list").contains("vm1   admin-down"));
+    let shown = fake.prints("port show vm1");
+    assert!(shown.contains("\nadmin state  down\n"), "{shown}");
+    assert_eq!(fake.json("port show vm1")["admin_state"], "down");
+    assert!(fake.prints("export").contains("\nadmin_state = \"down\"\n"));
+    fake.prints("port set vm1 --up");
+    assert_eq!(fake.json("port show vm1")["admin_state"], "up");
+    assert!(!fake.prints("port show vm1").contains("admin"));
+    assert_eq!(fake.fails("port set vm1 --up --down").0, 2);
+}
+
+#[test]
+fn what_was_changed_is_kept_in_a_file() {
+    let fake = Fake::start();
+    fake.prints("port set vm1 --mtu 9000 --limit from-guest:packets=100k");
+    let file = fake.prints("export");
+    assert!(file.contains("\nmtu = 9000\n"), "{file}");
+    let limit = "\n[port.limits]\nfrom_guest = { packets_per_second = 100000 }\n";
+    assert!(file.contains(limit), "{file}");
+    let file = write(&fake, &file);
+    let dry = fake.prints(&format!("apply {file} --dry-run"));
+    assert_eq!(dry, "nothing to change\n");
+    // It says what it did not say before, once that is changed back.
+    fake.prints("port set vm1 --no-mtu");
+    let text = "~ port vm1: mtu - -> 9000\n1 change applied\n";
+    assert_eq!(fake.prints(&format!("apply {file}")), text);
+}
+
+#[test]
 fn a_file_may_come_from_standard_input() {
     let fake = Fake::start();
     let before = fake.json("port list");
@@ -397,7 +478,7 @@ fn a_file_that_cannot_be_applied_is_blamed_with_its_place() {
             "[[port]]\nname = \"a\"\nkind = \"tap\"\nsegment = \"x\"\n",
             "{}:4:11: port.segment: expected the name of a segment (default), found \"x\"",
         ),
-        ("[[port]\n", "{}:1:8: expected TOML"),
+        ("[[port]\n", "{}:1:8: expected `]"),
     ] {
         let file = write(&fake, text);
         let (status, told) = fake.fails(&format!("apply {file}"));
@@ -443,6 +524,60 @@ vm1         runt         7
         "\n"
     );
     assert_eq!(fake.prints("stats --json"), text);
+}
+
+#[test]
+fn every_reason_for_a_drop_is_explained() {
+    // Nobody is asked.
+    let printed = |line: &str| {
+        let done = lasthop().args(line.split_whitespace()).assert().success();
+        String::from_utf8(done.get_output().stdout.clone()).unwrap()
+    };
+    let text = printed("stats --explain");
+    let document: serde_json::Value =
+        serde_json::from_str(&printed("stats --explain --json")).unwrap();
+    assert_eq!(text.lines().count(), port::REASONS.len() + 1);
+    for (at, reason) in port::REASONS.iter().enumerate() {
+        let line = text.lines().nth(at + 1).unwrap();
+        assert!(
+            line.starts_with(reason.name()) && line.ends_with(reason.help()),
+            "{line}"
+        );
+        assert_eq!(document["drops"][at]["reason"], reason.name());
+    }
+}
+
+#[test]
+fn stats_of_one_port() {
+    let fake = Fake::start();
+    let text = "\
+PORT  STATE  FROM-GUEST PACKETS       BYTES  TO-GUEST PACKETS  BYTES  DROPS    CPU
+vm1   up                   1000  1000.0 KiB                 0    0 B      7  0.5 s
+
+DROPPED BY  REASON  FRAMES
+vm1         runt         7
+";
+    assert_eq!(fake.prints("stats vm1"), text);
+    assert_eq!(fake.json("stats vm1")["drops"]["runt"], 7);
+    let (status, told) = fake.fails("stats vm9");
+    assert_eq!((status, &*told), (2, "lasthop: there is no port `vm9`\n"));
+}
+
+#[test]
+fn what_was_learned_and_decided_is_forgotten() {
+    let fake = Fake::start();
+    let flushed = fake.json("fdb flush --port vm1")["flushed"]
+        .as_u64()
+        .unwrap();
+    let all = fake.json("fdb flush")["flushed"].as_u64().unwrap();
+    assert!(flushed > 0 && flushed < all, "{flushed} of {all}");
+    let told = fake.prints("fdb flush --port vm1");
+    assert!(told.starts_with(&format!("{flushed} ent")), "{told}");
+    assert_eq!(fake.fails("fdb flush --segment none").0, 2);
+    assert_eq!(fake.prints("flows purge"), "flows purged\n");
+    assert_eq!(fake.prints("flows purge --port vm1"), "flows purged\n");
+    assert_eq!(fake.fails("flows purge --port vm9").0, 2);
+    assert_eq!(fake.fails("flows --limit 3 purge").0, 2);
 }
 
 #[test]
@@ -513,6 +648,42 @@ fn what_the_server_refuses() {
         let complaint = format!("lasthop: {complaint}\n");
         assert_eq!(fake.fails(line), (status, complaint), "{line}");
     }
+}
+
+#[test]
+fn what_goes_wrong_is_a_document_where_one_was_asked_for() {
+    let fake = Fake::start();
+    let fails = |line: &str| {
+        let (status, told) = fake.fails(line);
+        let document: serde_json::Value = serde_json::from_str(&told).unwrap();
+        (status, document)
+    };
+    let refused = json!({
+        "type": "urn:lasthop:problem:invalid",
+        "title": "The request asks for what cannot be",
+        "status": 422,
+        "detail": "expected the name of a segment (default, blue, red), found \"green\"",
+        "field": "segment",
+    });
+    assert_eq!(fails("port set vm1 --segment green --json"), (2, refused));
+    let (status, told) = fails("trace --port vm1 --json icmp 10.0.0.1 > ::1");
+    assert_eq!((status, &told["column"]), (2, &json!(17)));
+    let (status, told) = fails("apply /nonexistent --json");
+    let title = json!("The command asks for what cannot be");
+    assert_eq!((status, &told["title"]), (2, &title));
+    assert!(told["detail"].as_str().unwrap().contains("/nonexistent"));
+    assert_eq!(told.as_object().unwrap().len(), 2, "{told}");
+    // Who gets it wrong for clap is no program that reads documents.
+    let (status, told) = fake.fails("port show --json");
+    assert!(status == 2 && told.starts_with("error: "), "{told}");
+
+    let output = lasthop()
+        .args(["status", "--json", "--runtime-dir", "/nonexistent"])
+        .output()
+        .unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(told["title"], "It failed");
 }
 
 #[test]
@@ -615,6 +786,23 @@ fn wrong_usage_is_2_and_says_why() {
 }
 
 #[test]
+fn usage_names_only_what_is_required() {
+    for dir in [None, Some("/nowhere")] {
+        let mut command = lasthop();
+        command.args(["port", "remove"]);
+        if let Some(dir) = dir {
+            command.env("LASTHOP_RUNTIME_DIR", dir);
+        }
+        let told = command.output().unwrap().stderr;
+        let told = String::from_utf8(told).unwrap();
+        assert!(
+            told.contains("Usage: lasthop port remove <NAME>\n"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn a_configuration_is_checked_without_starting_anything() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lasthop.toml");
@@ -638,6 +826,14 @@ fn a_configuration_is_checked_without_starting_anything() {
     let complaint = format!(
         "lasthop: {}:2:8: switch.name: expected a name of 1 to 32 characters out of \
          A-Z a-z 0-9 _ . -, found \"host 1\"\n",
+        file.display()
+    );
+    check().assert().code(2).stdout("").stderr(complaint);
+    // A terminal would obey the raw key.
+    std::fs::write(&file, "[switch]\n\"\\u001b[31mfoo\" = 1\n").unwrap();
+    let complaint = format!(
+        "lasthop: {}:2:1: switch.\\u{{1b}}[31mfoo: expected one of the keys name, poll, workers, batching, \
+         guest_state, copy_engine, offload, socket_dirs, found the unknown key \"\\u{{1b}}[31mfoo\"\n",
         file.display()
     );
     check().assert().code(2).stdout("").stderr(complaint);
@@ -767,11 +963,32 @@ fn questions_about_frames_and_flows() {
         "trace --port vm1 --pcap /dev/null icmp",
         "trace --port vm1 --filter icmp icmp",
         "trace --port vm1 --filter icmp --pcap /dev/null",
+        "trace --port vm1 --expect nothing icmp",
         "flows --limit 0",
         "flows --limit 1025",
     ] {
         assert_eq!(fake.fails(wrong).0, 2, "{wrong}");
     }
+    // The server that makes things up has a word for a frame that is dropped, and one for others.
+    let asks = |line: &str| {
+        let mut command = fake.command(&format!("trace --port vm1 {line}"));
+        let done = command.output().unwrap();
+        let told = String::from_utf8(done.stderr).unwrap();
+        (done.status.code().unwrap(), told)
+    };
+    assert_eq!(asks("--expect pass deliver"), (0, String::new()));
+    assert_eq!(asks("--expect drop drop"), (0, String::new()));
+    let otherwise = "lasthop: expected pass: 1 of 1 frame would be dropped\n".to_owned();
+    assert_eq!(asks("--expect pass drop"), (4, otherwise));
+    let otherwise = "lasthop: expected drop: 1 of 1 frame would pass\n".to_owned();
+    assert_eq!(asks("--expect drop deliver"), (4, otherwise));
+    let (status, told) = asks("--expect drop deliver --json");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (status, &told["title"]),
+        (4, &json!("It is not as expected"))
+    );
+
     let (status, told) = fake.fails("trace --port vm1 --pcap /dev/null");
     let expected = "lasthop: /dev/null: it is neither pcap nor pcapng\n";
     assert_eq!((status, told.as_str()), (2, expected));

@@ -189,6 +189,24 @@ fn nobody_is_looked_at_who_should_not() {
 }
 
 #[test]
+fn the_log_says_once_when_programs_are_loaded_into_the_kernel() {
+    for how in ["auto", "proc"] {
+        let place = Place::new();
+        let lasthop = place.start(&config(how, "*"));
+        let said = lasthop
+            .log()
+            .matches(" INFO lasthop::supervisor::guests: loaded programs into the kernel")
+            .count();
+        assert_eq!(
+            said,
+            usize::from(by(&lasthop).0 == "bpf"),
+            "{how}: {}",
+            lasthop.log()
+        );
+    }
+}
+
+#[test]
 fn an_upgrade_watches_on() {
     let place = Place::new();
     let mut lasthop = place.start(&config("auto", "lcore-upgrade"));

@@ -43,8 +43,13 @@ fn a_signal_has_the_file_read_again() {
     let socket = |name: &str| place.run_dir().join(name);
     assert!(listens(&socket("vm3.sock")) && !socket("vm2.sock").exists());
     let log = lasthop.log();
-    assert!(log.contains("- port vm2 (loses its connection)\n"), "{log}");
-    assert!(log.contains("+ port vm3: "), "{log}");
+    let target = "INFO lasthop::cli::apply: ";
+    for line in ["- port vm2 (loses its connection)\n", "+ port vm3: "] {
+        assert!(log.contains(&format!("{target}{line}")), "{log}");
+    }
+    // Every line has a time, as the log has it.
+    let all_have_one = |log: &str| log.lines().all(|line| line.starts_with("20"));
+    assert!(all_have_one(&log), "{log}");
 
     // What is wrong is told, with its place, and changes nothing.
     write(&place, &format!("{}queues = 0\n", config(&["vm1", "vm2"])));
@@ -56,7 +61,7 @@ fn a_signal_has_the_file_read_again() {
     let log = lasthop.log();
     let wrong = ":10: port.queues: expected an integer from 1 to 64, found 0";
     assert!(
-        log.contains(&format!("lasthop: {file}:")) && log.contains(wrong),
+        log.contains(&format!("ERROR lasthop::cli::failure: {file}:")) && log.contains(wrong),
         "{log}"
     );
     std::fs::write(socket("vm9.sock"), "precious").unwrap();
@@ -70,6 +75,7 @@ fn a_signal_has_the_file_read_again() {
             .log()
             .contains("vm9.sock, which exists and is not a socket")
     );
+    assert!(all_have_one(&lasthop.log()), "{}", lasthop.log());
     assert_eq!(ports(&lasthop), ["vm1", "vm3"]);
     assert!(listens(&socket("vm1.sock")) && listens(&socket("vm3.sock")));
 

@@ -46,7 +46,7 @@ fn status_for_people() {
     let text = lasthop.prints("status");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("host1: lasthop "), "{text}");
-    let switch = "switch connected to control, 0 flows, 0 upcalls (0 dropped), epoch 1, \
+    let switch = "switch connected to control, 0 flows cached, 0 frames sent to control (0 dropped), program 1, \
                   1 worker, adaptive poll";
     assert_eq!(lines[1], switch, "{text}");
     assert!(lines[2].starts_with("guests' processors "), "{text}");
@@ -128,6 +128,24 @@ fn a_socket_path_that_is_taken_is_2_and_nothing_is_left() {
 
 #[test]
 fn what_cannot_be_read_or_made_is_named() {
+    for (name, value) in [("LASTHOP_LOG", "verbose"), ("LASTHOP_HEARTBEAT", "bogus")] {
+        let place = Place::new();
+        let mut command = place.command(&one_port());
+        command.env(name, value);
+        let mut lasthop = place.spawn(command);
+        assert_eq!(lasthop.wait().code(), Some(2));
+        let complaint = lasthop.log();
+        assert!(
+            complaint.starts_with(&format!("lasthop: {name}: expected o")),
+            "{complaint}"
+        );
+        assert!(
+            complaint.ends_with(&format!("found {value:?}\n")),
+            "{complaint}"
+        );
+        assert!(!place.run_dir().exists());
+    }
+
     let place = Place::new();
     std::fs::write(place.run_dir(), "a file").unwrap();
     let (status, complaint) = place.refuses(&one_port());
@@ -136,6 +154,21 @@ fn what_cannot_be_read_or_made_is_named() {
         complaint.starts_with("lasthop: the runtime directory "),
         "{complaint}"
     );
+
+    for name in ["api.sock", "supervisor.sock"] {
+        let place = Place::new();
+        std::fs::create_dir(place.run_dir()).unwrap();
+        let file = place.run_dir().join(name);
+        std::fs::write(&file, "precious").unwrap();
+        let (status, complaint) = place.refuses(&one_port());
+        let file = file.canonicalize().unwrap();
+        let expected = format!(
+            "lasthop: cannot listen on the socket {name} of Lasthop itself: {}, which exists and is not a socket\n",
+            file.display()
+        );
+        assert_eq!((status, complaint), (Some(2), expected));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    }
 
     let place = Place::new();
     let command = place.command("");
@@ -234,6 +267,9 @@ fn the_switch_is_started_again_and_ports_listen_again() {
     let mut lasthop = place.start(&one_port());
     lasthop.prints("port add vm2 --kind vhost-user --socket vm2.sock");
     lasthop.kill_and_wait("switch");
+    let restarts = |name| lasthop.try_process(name).unwrap()["restarts"].as_u64();
+    let counted = ["control", "switch"].map(restarts);
+    assert_eq!(counted, [Some(0), Some(1)], "of the one that died");
     eventually("both ports are back", || {
         let list = lasthop.cli("port list --json").stdout;
         String::from_utf8_lossy(&list)

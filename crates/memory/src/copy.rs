@@ -229,9 +229,10 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next twelve bytes as two little-endian numbers, in registers: bytes that were stored a moment ago
-    /// could not be read back whole before every store has left the core. `None` when there are fewer.
+    /// could not be read back whole before every store has left the core. Where there are fewer, the others are 0;
+    /// `None` when there are fewer than `least`.
     #[inline]
-    pub fn read_words(&mut self) -> Option<(u64, u32)> {
+    pub fn read_words(&mut self, least: usize) -> Option<(u64, u32)> {
         if let Some(first) = self.segments.first()
             && first.len - self.used > 12
         {
@@ -241,16 +242,17 @@ impl<'a> Cursor<'a> {
             return Some(unsafe { load_words(at) });
         }
         let mut bytes = [0; 12];
-        let whole = self.read(&mut bytes) == bytes.len();
+        let enough = self.read(&mut bytes) >= least;
         // SAFETY: twelve bytes of our own.
-        whole.then(|| unsafe { load_words(bytes.as_ptr()) })
+        enough.then(|| unsafe { load_words(bytes.as_ptr()) })
     }
 
-    /// Makes the next twelve bytes these, given as two little-endian numbers. Returns how many found room.
+    /// Makes the next twelve bytes these, given as two little-endian numbers, or the first `len` of them. Returns how
+    /// many found room.
     #[inline]
-    pub fn write_words(&mut self, low: u64, high: u32) -> usize {
+    pub fn write_words(&mut self, low: u64, high: u32, len: usize) -> usize {
         match self.segments.first() {
-            Some(first) if first.len - self.used >= 12 => {
+            Some(first) if len >= 12 && first.len - self.used >= 12 => {
                 let at = first.ptr.wrapping_add(self.used as usize);
                 // SAFETY: `new`'s caller keeps the segment mapped, which has twelve bytes left.
                 unsafe { store_words(at, low, high) };
@@ -261,7 +263,7 @@ impl<'a> Cursor<'a> {
                 let mut bytes = [0; 12];
                 bytes[..8].copy_from_slice(&low.to_le_bytes());
                 bytes[8..].copy_from_slice(&high.to_le_bytes());
-                self.write(&bytes)
+                self.write(&bytes[..len.min(12)])
             }
         }
     }

@@ -1,10 +1,9 @@
 //! The dirty log of a live migration: one bit a 4 KiB page of guest-physical memory, in memory that the
 //! VMM shares and clears while we set (vhost-user specification, "Migration").
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::{Mapping, MemoryError};
+use crate::{Amount, Mapping};
 
 /// Bytes of guest memory that one bit stands for (`VHOST_LOG_PAGE`).
 pub const LOG_PAGE: u64 = 4096;
@@ -16,15 +15,17 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Maps `size` bytes of `fd` from `offset` (`SET_LOG_BASE`). The offset is applied once, by the
-    /// mapping (CVE-2026-86563), and the file's length is checked against both (CVE-2020-10722).
-    ///
-    /// # Errors
-    /// An empty or wrapping range, or a file that is too short.
-    pub fn map(fd: OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
-        Ok(Self {
-            mapping: Mapping::shared(&fd, size, offset)?,
-        })
+    /// A log in memory that the VMM shares (`SET_LOG_BASE`). Its offset was applied once, by the mapping (CVE-2026-86563), and
+    /// the file's length was checked against both (CVE-2020-10722).
+    #[must_use]
+    pub fn over(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+
+    /// What it takes of a quota.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        self.mapping.amount()
     }
 
     /// A log of `size` bytes on the heap, for tests.

@@ -12,6 +12,7 @@ pub mod copy;
 mod dirty;
 pub mod engine;
 mod mapping;
+mod quota;
 mod region;
 mod sigbus;
 
@@ -22,13 +23,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use dirty::{DirtyLog, LOG_PAGE};
-pub use mapping::Mapping;
-pub use region::Region;
+pub use mapping::{Extent, Mapping};
+pub use quota::{Amount, MAX_BYTES, PORTS, Quota};
 use region::Span;
+pub use region::{Planned, Region};
 pub use sigbus::{lost_mappings, survive_truncation};
 
 /// At most this many regions in one snapshot (vhost-user, `GET_MAX_MEM_SLOTS`).
 pub const MAX_REGIONS: usize = 509;
+
+/// Regions are made of pages of this size: those of every front end are, and so a buffer crosses few borders.
+pub const REGION_PAGE: u64 = 4096;
 
 /// Why a region, a table of regions or a dirty log was refused.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +68,20 @@ pub enum MemoryError {
     /// The file is not in memory, so an access could wait for ever.
     #[error("guest memory must be a memfd or a file on tmpfs or hugetlbfs")]
     NotMemory,
+    /// Addresses, size or offset of a region are not those of whole pages.
+    #[error("memory region with {what} {value:#x}, which is no multiple of {REGION_PAGE}")]
+    Misaligned {
+        /// Which of them.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+    },
+    /// More than [`MAX_BYTES`], or hundreds of mappings, for one port.
+    #[error("more than {} TiB of memory, or too many mappings, on one port", MAX_BYTES >> 40)]
+    TooMuch,
+    /// This port's share of what all ports may map is used up.
+    #[error("other ports have mapped so much memory that this is more than one port's share")]
+    NoShare,
     /// All guests together have too many regions mapped.
     #[error("too many memory regions are mapped already")]
     TooManyMappings,

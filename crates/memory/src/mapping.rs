@@ -2,11 +2,115 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::MemoryError;
-use crate::sigbus::Entry;
+use crate::sigbus::{Entry, Place};
+use crate::{Amount, MemoryError, Quota};
+
+/// A piece of a file that was checked, and not mapped yet.
+///
+/// What is mapped are whole blocks of the file: of hugetlbfs, the system maps nothing less than a huge page, and then neither unmaps
+/// nor replaces less (firecracker#6043).
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Where the first block starts in the file.
+    start: u64,
+    /// Bytes of it before the wanted ones.
+    skip: usize,
+    /// Bytes that are wanted.
+    len: usize,
+    /// Bytes to map.
+    mapped: usize,
+    /// Bytes of a block.
+    block: usize,
+}
+
+impl Extent {
+    /// `size` bytes of `fd` from `offset`.
+    ///
+    /// # Errors
+    /// An empty or wrapping range, or a file that is none of memory or ends before the range.
+    pub fn check(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
+        if size == 0 {
+            return Err(MemoryError::Empty);
+        }
+        let wraps = MemoryError::Wraps {
+            start: offset,
+            size,
+        };
+        let Some(needed) = offset.checked_add(size) else {
+            return Err(wraps);
+        };
+        // Only memfd, tmpfs and hugetlbfs know seals. Any other file may wait for a disk, a network or a
+        // hostile FUSE daemon at every access, and already when it is asked for its length.
+        rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemory)?;
+        let (len, block) = length_and_block(fd)?;
+        if len < needed {
+            return Err(MemoryError::FileTooShort { needed, len });
+        }
+        let start = offset / block * block;
+        let end = needed.checked_next_multiple_of(block);
+        let whole = || {
+            Some(Self {
+                start,
+                skip: usize::try_from(offset - start).ok()?,
+                len: usize::try_from(size).ok()?,
+                mapped: usize::try_from(end? - start).ok()?,
+                block: usize::try_from(block).ok()?,
+            })
+        };
+        whole().ok_or(wraps)
+    }
+
+    /// What it will take.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        Amount {
+            bytes: self.mapped as u64,
+            mappings: 1,
+        }
+    }
+
+    /// Maps it of this file, which is the one that was checked, shared, readable and writable, and counts it within a quota.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Mapping, MemoryError> {
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                self.mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd.as_fd(),
+                self.start,
+            )
+        }
+        .map_err(|e| MemoryError::Map(e.into()))?;
+        let mut mapping = Mapping {
+            base: NonNull::new(base.cast()).ok_or(MemoryError::Empty)?,
+            mapped: self.mapped,
+            skip: self.skip,
+            len: self.len,
+            kind: Kind::File(None),
+            quota: quota.map(Arc::clone),
+        };
+        if let Some(quota) = quota {
+            quota.take(self.amount());
+        }
+        let place = Place {
+            base: base as usize,
+            len: self.mapped,
+            block: self.block,
+        };
+        let entry = Entry::new(place).ok_or(MemoryError::TooManyMappings)?;
+        mapping.kind = Kind::File(Some(entry));
+        Ok(mapping)
+    }
+}
 
 #[derive(Debug)]
 enum Kind {
@@ -19,11 +123,15 @@ enum Kind {
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
-    /// Bytes mapped, from `base`; page offset included.
+    /// Bytes mapped, from `base`: whole blocks.
     mapped: usize,
     /// Where the wanted bytes start within the mapping.
     skip: usize,
+    /// How many they are.
+    len: usize,
     kind: Kind,
+    /// Whose it counts for.
+    quota: Option<Arc<Quota>>,
 }
 
 // SAFETY: a Mapping owns its address range and offers raw pointers only; every access through them is
@@ -33,53 +141,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `size` bytes of `fd` from `offset`, shared, readable and writable.
+    /// Checks and maps `size` bytes of `fd` from `offset`, shared, readable and writable, of nobody's quota.
     ///
     /// # Errors
-    /// An empty or wrapping range, a file that is none of memory or ends before the range, or the system's
-    /// refusal.
+    /// Those of [`Extent::check`] and [`Extent::map`].
     pub fn shared(fd: &OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
-        if size == 0 {
-            return Err(MemoryError::Empty);
-        }
-        let needed = offset.checked_add(size).ok_or(MemoryError::Wraps {
-            start: offset,
-            size,
-        })?;
-        // Only memfd, tmpfs and hugetlbfs know seals. Any other file may wait for a disk, a network or a
-        // hostile FUSE daemon at every access, and already when it is asked for its length.
-        rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemory)?;
-        let len = file_length(fd)?;
-        if len < needed {
-            return Err(MemoryError::FileTooShort { needed, len });
-        }
-        let page = rustix::param::page_size() as u64;
-        let skip = offset % page;
-        let mapped = usize::try_from(size + skip).map_err(|_| MemoryError::Wraps {
-            start: offset,
-            size,
-        })?;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                mapped,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                fd.as_fd(),
-                offset - skip,
-            )
-        }
-        .map_err(|e| MemoryError::Map(e.into()))?;
-        let mut mapping = Self {
-            base: NonNull::new(base.cast()).ok_or(MemoryError::Empty)?,
-            mapped,
-            skip: skip as usize,
-            kind: Kind::File(None),
-        };
-        let entry = Entry::new(base as usize, mapped).ok_or(MemoryError::TooManyMappings)?;
-        mapping.kind = Kind::File(Some(entry));
-        Ok(mapping)
+        Extent::check(fd, size, offset)?.map(fd, None)
     }
 
     /// Zeroed, page-aligned heap memory, for tests and Miri.
@@ -97,7 +164,9 @@ impl Mapping {
             base: NonNull::new(base).expect("memory"),
             mapped: size,
             skip: 0,
+            len: size,
             kind: Kind::Heap(layout),
+            quota: None,
         }
     }
 
@@ -110,7 +179,16 @@ impl Mapping {
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.mapped - self.skip
+        self.len
+    }
+
+    /// What it takes of a quota.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        Amount {
+            bytes: self.mapped as u64,
+            mappings: 1,
+        }
     }
 
     /// Whether the file was cut off under the mapping, which now shows dummy pages; see
@@ -135,7 +213,12 @@ impl Drop for Mapping {
                 drop(entry.take());
                 // SAFETY: base and mapped are what mmap returned and were never changed; users of the raw
                 // pointers keep the Mapping alive.
-                let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+                let gone = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+                let Some(quota) = &self.quota else { return };
+                match gone {
+                    Ok(()) => quota.give_back(self.amount()),
+                    Err(_) => quota.set_stuck(),
+                }
             }
             // SAFETY: base came from alloc_zeroed with this very layout.
             Kind::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), *layout) },
@@ -143,8 +226,12 @@ impl Drop for Mapping {
     }
 }
 
-/// The length of the file; hugetlbfs and memfd report it in `st_size` alike.
-fn file_length(fd: &OwnedFd) -> Result<u64, MemoryError> {
+/// The length of the file, and of the blocks that it consists of: huge pages on hugetlbfs, which alone insists on them. Both are
+/// reported alike by hugetlbfs, tmpfs and memfd.
+fn length_and_block(fd: &OwnedFd) -> Result<(u64, u64), MemoryError> {
     let stat = rustix::fs::fstat(fd).map_err(|e| MemoryError::Map(e.into()))?;
-    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    let len = u64::try_from(stat.st_size).unwrap_or(0);
+    let page = rustix::param::page_size() as u64;
+    let block = u64::try_from(stat.st_blksize).unwrap_or(0);
+    Ok((len, block.max(page).next_multiple_of(page)))
 }

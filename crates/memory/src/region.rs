@@ -1,8 +1,9 @@
 //! One region of a guest's memory: a file mapping with its place in the guest and in the VMM.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use crate::{Mapping, MemoryError, Segment};
+use crate::{Amount, Extent, Mapping, MemoryError, Quota, REGION_PAGE, Segment};
 
 /// A mapped region. Dropping it unmaps it.
 #[derive(Debug)]
@@ -13,15 +14,24 @@ pub struct Region {
     uva: u64,
 }
 
-impl Region {
-    /// Maps `size` bytes of `fd` from `mmap_offset` as the guest-physical range that starts at `gpa`;
-    /// `uva` is where the VMM itself sees it.
+/// A region that was checked, and not mapped yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    extent: Extent,
+    gpa: u64,
+    size: u64,
+    uva: u64,
+}
+
+impl Planned {
+    /// `size` bytes of `fd` from `mmap_offset` as the guest-physical range that starts at `gpa`; `uva` is where the
+    /// VMM itself sees it.
     ///
     /// # Errors
-    /// An empty range, one that wraps around in either space, or a file that is too short
-    /// (CVE-2026-86561: the size is checked before anything is mapped).
-    pub fn map(
-        fd: OwnedFd,
+    /// An empty range, one that wraps around in either space or does not consist of pages, or a file that is none of memory or
+    /// too short (CVE-2026-86561: the size is checked before anything is mapped).
+    pub fn check(
+        fd: &OwnedFd,
         gpa: u64,
         size: u64,
         uva: u64,
@@ -29,13 +39,58 @@ impl Region {
     ) -> Result<Self, MemoryError> {
         check_range(gpa, size)?;
         check_range(uva, size)?;
-        let mapping = Mapping::shared(&fd, size, mmap_offset)?;
+        check_pages("size", size)?;
+        check_pages("guest address", gpa)?;
+        check_pages("user address", uva)?;
+        check_pages("mmap offset", mmap_offset)?;
+        let extent = Extent::check(fd, size, mmap_offset)?;
         Ok(Self {
-            mapping,
+            extent,
             gpa,
             size,
             uva,
         })
+    }
+
+    /// What it will take.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        self.extent.amount()
+    }
+
+    /// Maps the region of this file, which is the one that was checked, within a quota.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn map(&self, fd: &OwnedFd, quota: Option<&Arc<Quota>>) -> Result<Region, MemoryError> {
+        Ok(Region {
+            mapping: self.extent.map(fd, quota)?,
+            gpa: self.gpa,
+            size: self.size,
+            uva: self.uva,
+        })
+    }
+}
+
+impl Region {
+    /// Checks and maps a region at once, of nobody's quota; see [`Planned::check`].
+    ///
+    /// # Errors
+    /// Those of [`Planned::check`] and [`Planned::map`].
+    pub fn map(
+        fd: OwnedFd,
+        gpa: u64,
+        size: u64,
+        uva: u64,
+        mmap_offset: u64,
+    ) -> Result<Self, MemoryError> {
+        Planned::check(&fd, gpa, size, uva, mmap_offset)?.map(&fd, None)
+    }
+
+    /// What it takes of a quota.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        self.mapping.amount()
     }
 
     /// A region on the heap, for tests and Miri.
@@ -148,4 +203,12 @@ fn check_range(start: u64, size: u64) -> Result<(), MemoryError> {
         .checked_add(size)
         .map(|_| ())
         .ok_or(MemoryError::Wraps { start, size })
+}
+
+fn check_pages(what: &'static str, value: u64) -> Result<(), MemoryError> {
+    if value.is_multiple_of(REGION_PAGE) {
+        Ok(())
+    } else {
+        Err(MemoryError::Misaligned { what, value })
+    }
 }

@@ -1,44 +1,41 @@
 //! Surviving a memory file that is cut off under us.
 //!
-//! A VMM keeps its memory file and may truncate it or punch holes into it at any time; the next access here
-//! raises SIGBUS. The handler puts zeroed private pages (dummy pages) in place of the whole mapping and notes that it is lost;
-//! the access then goes on, on memory that nobody else sees. Whoever serves that guest looks at
+//! A VMM keeps its memory file and may truncate it or punch holes into it at any time, or have no huge page behind it; the next
+//! access here raises SIGBUS. The handler puts zeroed pages that nobody else sees (dummy pages) in place of the whole mapping and
+//! notes that it is lost; the access then goes on. Whoever serves that guest looks at
 //! [`Mapping::is_lost`](crate::Mapping::is_lost) now and then and closes its port.
-//!
-//! The table of mappings is static and lock-free, because a signal handler reads it.
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Mappings of shared files at a time.
-const MAX_MAPPINGS: usize = 16_384;
-/// Base address of a slot that is being filled.
-const RESERVED: usize = 1;
+mod sync;
+pub(crate) mod table;
 
-#[derive(Debug)]
-struct Slot {
-    /// 0: free.
-    base: AtomicUsize,
-    len: AtomicUsize,
-    lost: AtomicBool,
-}
+pub(crate) use table::Place;
+use table::Slot;
+
+/// Mappings of shared files at a time: those of all ports ([`crate::Quota`]), one message's more, and our own.
+const MAX_MAPPINGS: usize = crate::quota::MAPPINGS as usize + 4096;
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const {
     Slot {
+        version: AtomicUsize::new(0),
         base: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
+        block: AtomicUsize::new(0),
         lost: AtomicBool::new(false),
+        replaced: AtomicBool::new(false),
     }
 }; MAX_MAPPINGS];
 
 /// What was done on SIGBUS before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How many mappings were lost since the start.
+/// How many accesses met a file that was cut off, since the start.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// How many mappings of this process were ever lost: a cheap look before a thorough one.
+/// Changes when a mapping of this process is lost: a cheap look before a thorough one.
 #[must_use]
 pub fn lost_mappings() -> usize {
     LOST.load(Ordering::Acquire)
@@ -50,19 +47,8 @@ pub(crate) struct Entry(usize);
 
 impl Entry {
     /// Enters a mapping; `None` when the table is full.
-    pub(crate) fn new(base: usize, len: usize) -> Option<Self> {
-        let free = |slot: &Slot| {
-            let claim =
-                slot.base
-                    .compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed);
-            claim.is_ok()
-        };
-        let index = SLOTS.iter().position(free)?;
-        let slot = &SLOTS[index];
-        slot.len.store(len, Ordering::Relaxed);
-        slot.lost.store(false, Ordering::Relaxed);
-        slot.base.store(base, Ordering::Release);
-        Some(Self(index))
+    pub(crate) fn new(place: Place) -> Option<Self> {
+        table::enter(&SLOTS, place).map(Self)
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -72,7 +58,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        SLOTS[self.0].base.store(0, Ordering::Release);
+        SLOTS[self.0].leave();
     }
 }
 
@@ -115,22 +101,59 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     }
 }
 
-/// Puts dummy pages in place of the mapping around `address`, if it is one of ours.
+/// Puts dummy pages in place of the mapping around `address`, if it is one of ours; where not even a file can be made, or
+/// the system has no page for the one that is there, in place of what `address` lies in alone.
 fn replace(address: usize) -> bool {
-    for slot in &SLOTS {
-        let base = slot.base.load(Ordering::Acquire);
-        let len = slot.len.load(Ordering::Relaxed);
-        if base <= RESERVED || address.wrapping_sub(base) >= len {
-            continue;
-        }
-        let flags = libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the range is exactly one mapping of ours, whose users hold raw pointers and expect its bytes
-        // to change under them; mmap is a bare system call.
-        let new = unsafe { libc::mmap(base as *mut libc::c_void, len, protection, flags, -1, 0) };
-        slot.lost.store(true, Ordering::Release);
-        LOST.fetch_add(1, Ordering::Release);
-        return new != libc::MAP_FAILED;
+    let Some((slot, place)) = table::find(&SLOTS, address) else {
+        return false;
+    };
+    slot.lost.store(true, Ordering::Release);
+    LOST.fetch_add(1, Ordering::Release);
+    // Two threads may both replace it: what one of them has written into dummy pages is nobody's.
+    if !slot.replaced.load(Ordering::Acquire) && replace_whole(place) {
+        slot.replaced.store(true, Ordering::Release);
+        return true;
     }
-    false
+    replace_around(place, address)
+}
+
+/// By a file of its own, of which a page takes memory when it is touched. Private memory without a file would be charged for as
+/// a whole where the host does not overcommit (`vm.overcommit_memory=2`), and refused; some kernels have unmapped then
+/// what was there. Nobody else has the file, which ends with the mapping.
+fn replace_whole(place: Place) -> bool {
+    // SAFETY: bare system calls. The range is exactly one mapping of ours, whose users hold raw pointers and expect its bytes
+    // to change under them; the descriptor is our own and closed once.
+    unsafe {
+        let file = libc::memfd_create(c"lasthop-dummy".as_ptr(), libc::MFD_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let fits = libc::ftruncate(file, place.len as libc::off_t) == 0;
+        let done = fits && map_over(place.base, place.len, libc::MAP_SHARED, file);
+        libc::close(file);
+        done
+    }
+}
+
+/// By memory without a file, for a page, or where the system splits no huge page for the huge page.
+fn replace_around(place: Place, address: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let page = rustix::param::page_size();
+    [page, place.block].into_iter().any(|size| {
+        let offset = (address - place.base) / size * size;
+        // SAFETY: a multiple of a page within the mapping, which `find` found around `address`, as above.
+        unsafe { map_over(place.base + offset, size, flags, -1) }
+    })
+}
+
+/// Maps zeroed memory at an address.
+///
+/// # Safety
+/// The range lies within a mapping of ours whose users expect its bytes to change under them.
+unsafe fn map_over(base: usize, len: usize, flags: libc::c_int, file: libc::c_int) -> bool {
+    let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller speaks for the range; mmap is a bare system call.
+    let new = unsafe { libc::mmap(base as *mut libc::c_void, len, protection, flags, file, 0) };
+    new != libc::MAP_FAILED
 }

@@ -126,7 +126,7 @@ impl Program {
 
     fn add(&mut self, port: PortId, ingress: Ingress) {
         match &ingress {
-            Ingress::Closed => {}
+            Ingress::Closed | Ingress::Down => {}
             Ingress::Access(segment) => self.join(*segment, Member { port, tag: None }),
             Ingress::Trunk { native, tagged } => {
                 if let Some(segment) = native {
@@ -195,6 +195,7 @@ fn compile_port(model: &Model, port: PortId, mode: &PortMode) -> Result<Ingress,
             Ok(Ingress::Access(*id))
         }
         PortMode::Trunk(ids) => compile_trunk(model, port, ids),
+        PortMode::Down => Ok(Ingress::Down),
     }
 }
 

@@ -6,7 +6,7 @@ use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
-use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling, Verdict};
+use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling};
 use crate::explain::{self, Destination, Nobody, Step, Witness};
 use crate::guard::Bound;
 use crate::model::SegmentId;
@@ -240,13 +240,16 @@ fn refuse(reason: DropReason, segment: Option<SegmentId>) -> Decision {
     unasked(Action::Drop(reason), segment)
 }
 
-/// Why a frame is dropped that nobody may get: its sender is told if any rule says so.
+/// Why a frame is dropped that nobody may get: its sender is told if any rule says so; and it is unreadable if nothing else is said.
 fn denial<'r>(rulings: impl IntoIterator<Item = &'r Ruling>) -> DropReason {
-    let mut rulings = rulings.into_iter();
-    match rulings.any(|ruling| ruling.verdict == Verdict::Reject) {
-        true => DropReason::AclRejected,
-        false => DropReason::AclDenied,
-    }
+    let reasons: Vec<_> = rulings
+        .into_iter()
+        .filter_map(Ruling::drop_reason)
+        .collect();
+    let said = |reason| reasons.contains(&reason).then_some(reason);
+    said(DropReason::AclRejected)
+        .or_else(|| said(DropReason::AclDenied))
+        .unwrap_or(DropReason::Unreadable)
 }
 
 /// A decision without access lists.
@@ -370,6 +373,7 @@ pub(crate) fn classify(ingress: &Ingress, vlan: Option<u16>) -> Result<SegmentId
     let vid = vlan.unwrap_or(0);
     match ingress {
         Ingress::Closed => Err(DropReason::VlanUnknown),
+        Ingress::Down => Err(DropReason::PortDown),
         Ingress::Access(segment) if vid == 0 => Ok(*segment),
         Ingress::Access(_) => Err(DropReason::VlanNotAllowed),
         Ingress::Trunk { native, .. } if vid == 0 => native.ok_or(DropReason::VlanUnknown),

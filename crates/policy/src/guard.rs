@@ -53,7 +53,7 @@ pub struct Guard {
     pub addresses: Addresses,
     /// No messages of DHCP servers.
     pub no_dhcp_server: bool,
-    /// No advertisements and redirects of IPv6 routers.
+    /// No advertisements and redirects of routers.
     pub no_router: bool,
     /// A segment of the port answers questions who has an address, for owners that are known for sure. That forbids nothing.
     pub answers: bool,

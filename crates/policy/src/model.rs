@@ -39,6 +39,8 @@ pub enum PortMode {
     Access(SegmentId),
     /// In several segments, told apart by their tags.
     Trunk(Vec<SegmentId>),
+    /// In none for now: it is administratively down.
+    Down,
 }
 
 impl PortMode {
@@ -48,6 +50,7 @@ impl PortMode {
         match self {
             Self::Access(segment) => std::slice::from_ref(segment),
             Self::Trunk(segments) => segments,
+            Self::Down => &[],
         }
     }
 }

@@ -41,13 +41,15 @@ pub enum Ingress {
         /// The other segments, in ascending order of `vid`.
         tagged: Vec<VlanSegment>,
     },
+    /// A port that is administratively down.
+    Down,
 }
 
 impl Ingress {
     /// The segments that the port is in.
     pub fn segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
         let (one, tagged) = match self {
-            Self::Closed => (None, &[][..]),
+            Self::Closed | Self::Down => (None, &[][..]),
             Self::Access(segment) => (Some(*segment), &[][..]),
             Self::Trunk { native, tagged } => (*native, tagged.as_slice()),
         };

@@ -296,15 +296,15 @@ impl Batch {
     }
 
     /// The first twelve bytes of a frame's segments as two little-endian numbers, without taking them as part
-    /// of the frame: the virtio header. `None` when there are fewer.
+    /// of the frame: the virtio header. Where there are fewer, the others are 0; `None` when there are fewer than `least`.
     ///
     /// # Safety
     /// The memory behind the segments in `range` is mapped.
     #[inline]
-    pub unsafe fn peek_words(&self, range: &Range<u32>) -> Option<(u64, u32)> {
+    pub unsafe fn peek_words(&self, range: &Range<u32>, least: usize) -> Option<(u64, u32)> {
         let segments = &self.segments[range.start as usize..range.end as usize];
         // SAFETY: passed on to our caller.
-        unsafe { Cursor::new(segments) }.read_words()
+        unsafe { Cursor::new(segments) }.read_words(least)
     }
 
     /// Adds a frame of `len` bytes that starts `skip` bytes into the segments of `range`. The headers

@@ -55,19 +55,24 @@ drop_reasons! {
     FaultInjected "fault-injected" "A test port dropped it on purpose."
     // Counted at the port that sent the frame, whichever side's rules dropped it.
     AclDenied "acl-denied" "An access list of the sender, or of all that it was for, does not let it pass."
-    AclRejected "acl-rejected" "As acl-denied, and the sender is told so, if not too often."
+    AclRejected "acl-rejected" "An access list does not let it pass, and its sender is told so (TCP reset, ICMP unreachable), if not too often."
     // Counted at the port that sent the frame, which is guarded.
     SpoofedMac "spoofed-mac" "The source address is not one that the port's guest may use."
     SpoofedAddress "spoofed-address" "The IP source address is not one that the port's guest may use."
     SpoofedNeighbour "spoofed-neighbour" "ARP or neighbour discovery claims what is not its sender's, or contradicts itself."
     DhcpServer "dhcp-server" "The port's guest may not serve DHCP."
-    RouterAdvert "router-advert" "The port's guest may not advertise itself as an IPv6 router, or redirect others."
-    Unreadable "unreadable" "What the frame carries is hidden behind tags, LLC or headers, so that it cannot be checked."
+    RouterAdvert "router-advert" "The port's guest may not advertise itself as a router, or redirect others."
+    Unreadable "unreadable" "What the frame carries is hidden behind tags, LLC or headers, or malformed, so that a guard or an access list cannot check it."
     Storm "storm" "The port has sent more frames for many, or for a station that nobody knows, than it may."
     // Counted at the port that the frame was for.
     RateLimited "rate-limited" "The receiving port's limit was reached."
     // Counted at the port that sent the frame. No loss.
     Answered "answered" "It asked for an address whose owner is known, and got its answer from the switch."
+    // Counted at the port that sent the frame.
+    TooManySegments "too-many-segments" "The frame is to be cut into more segments than any guest that means well asks for."
+    // Counted at the port that the frame was for.
+    LeftOut "left-out" "A frame for many did not go to this port, because an access list does not let it; others may have got it."
+    PortDown "port-down" "The port that it came from is administratively down."
 }
 
 impl std::fmt::Display for DropReason {
@@ -78,3 +83,27 @@ impl std::fmt::Display for DropReason {
 
 // The counters hold this many slots a port; see `counters`.
 const _: () = assert!(REASONS.len() <= crate::counters::DROP_SLOTS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `BLESS=1` puts the rows there.
+    #[test]
+    fn the_documentation_has_every_reason() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/DROPS.md");
+        let text = std::fs::read_to_string(file).unwrap();
+        let head = "|---|---|\n";
+        let (before, rest) = text.split_once(head).unwrap();
+        let (rows, after) = rest.split_once("\n\n").unwrap();
+        let row = |reason: &DropReason| format!("| `{reason}` | {} |", reason.help());
+        let expected: Vec<String> = REASONS.iter().map(row).collect();
+        if std::env::var_os("BLESS").is_some() {
+            let table = expected.join("\n");
+            std::fs::write(file, format!("{before}{head}{table}\n\n{after}")).unwrap();
+            return;
+        }
+        let rows: Vec<&str> = rows.lines().collect();
+        assert_eq!(rows, expected, "BLESS=1 cargo test -p lasthop-port drops");
+    }
+}

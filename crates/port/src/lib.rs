@@ -10,6 +10,8 @@ mod budget;
 pub mod counters;
 pub mod decorate;
 mod drops;
+mod limiter;
+
 pub mod loopback;
 pub mod null;
 mod payload;
@@ -23,6 +25,7 @@ pub use batch::{
 };
 pub use budget::{Budget, Cost, Share};
 pub use drops::{DropReason, REASONS};
+pub use limiter::EventLimiter;
 pub use payload::{Outgoing, Payload};
 
 use counters::Traffic;

@@ -5,6 +5,9 @@ use memory::copy::Cursor;
 
 use crate::Offload;
 
+#[cfg(test)]
+mod tests;
+
 /// The bytes of a frame behind its private headers; they stay in their sender's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
@@ -53,6 +56,27 @@ impl<'a> Payload<'a> {
             skip: self.skip + offset,
             len: len.min(self.len - offset),
         }
+    }
+
+    /// All of it, in parts of `len` bytes and one of what is left. Pieces of memory that lie before a part are not looked at again, so
+    /// that all parts together cost what one walk over the payload does.
+    pub fn parts(&self, len: u32) -> impl Iterator<Item = Payload<'a>> + use<'a> {
+        let mut rest = *self;
+        std::iter::from_fn(move || {
+            if rest.len == 0 {
+                return None;
+            }
+            while let [first, behind @ ..] = rest.segments
+                && first.len <= rest.skip
+            {
+                rest.skip -= first.len;
+                rest.segments = behind;
+            }
+            let part = rest.slice(0, len.max(1));
+            rest.skip += part.len;
+            rest.len -= part.len;
+            Some(part)
+        })
     }
 
     /// Where the payload begins, when it lies in one piece.

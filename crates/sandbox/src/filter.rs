@@ -16,6 +16,8 @@ enum Verdict {
     Allow,
     /// Unless its third argument, a protection, is executable.
     AllowData,
+    /// If its second argument, a request or command, is one of these; else it fails with `EPERM`.
+    AllowRequests(&'static [u32]),
     /// The caller goes on without.
     Refuse,
 }
@@ -50,6 +52,16 @@ pub const fn memory(number: c_long, _reason: &'static str) -> Allowed {
     Allowed {
         number,
         verdict: Verdict::AllowData,
+    }
+}
+
+/// A call of many purposes, as ioctl(2) and fcntl(2): only these are allowed, by its second argument. Any other fails with
+/// `EPERM`, because the C library tries some of which nothing depends (whether a descriptor is a terminal).
+#[must_use]
+pub const fn requests(number: c_long, allowed: &'static [u32], _reason: &'static str) -> Allowed {
+    Allowed {
+        number,
+        verdict: Verdict::AllowRequests(allowed),
     }
 }
 
@@ -94,6 +106,20 @@ pub const RUNTIME: &[Allowed] = &[
     refused(libc::SYS_getcwd, "the report of a panic shortens paths"),
 ];
 
+/// Commands of fcntl(2) that the switch and control need: none that has signals sent or takes a lease or a lock.
+pub const DESCRIPTORS: &[u32] = &[
+    libc::F_DUPFD_CLOEXEC as u32,
+    libc::F_GETFD as u32,
+    libc::F_SETFD as u32,
+    libc::F_GETFL as u32,
+    libc::F_SETFL as u32,
+    libc::F_ADD_SEALS as u32,
+    libc::F_GET_SEALS as u32,
+];
+
+/// Requests of ioctl(2) that they need: none of a terminal, on which a process could type (`TIOCSTI`, `TIOCLINUX`).
+pub const WAITING: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
+
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -102,6 +128,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 /// Offsets in `struct seccomp_data`: the low halves on a little-endian machine.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
+const SECOND_ARGUMENT_AT: u32 = 16 + 8;
 const THIRD_ARGUMENT_AT: u32 = 16 + 2 * 8;
 /// The first call that was not there when the lists were written (`mseal` is 462), the same on all machines since 424.
 const YOUNG: u32 = 463;
@@ -151,6 +178,15 @@ fn program(list: &[Allowed]) -> Vec<sock_filter> {
                 kill,
                 allow,
             ]),
+            // The kernel, too, looks at the lower half only.
+            Verdict::AllowRequests(allowed) => {
+                let count = allowed.len() as u8;
+                program.extend([jump(EQUAL, number, 0, count + 3), load(SECOND_ARGUMENT_AT)]);
+                let left = (0..count).rev().map(|left| left + 1);
+                let each = allowed.iter().zip(left);
+                program.extend(each.map(|(request, to)| jump(EQUAL, *request, to, 0)));
+                program.extend([fail(libc::EPERM), allow]);
+            }
         }
     }
     program.extend([
@@ -196,11 +232,18 @@ mod tests {
         memory(libc::SYS_mmap, ""),
         memory(libc::SYS_mprotect, ""),
         refused(libc::SYS_openat, ""),
+        requests(libc::SYS_ioctl, REQUESTS, ""),
         call(libc::SYS_exit_group, ""),
     ];
+    const REQUESTS: &[u32] = &[libc::FIONBIO as u32, libc::FIONREAD as u32];
 
     /// Runs the program as the kernel would; what it answers.
     fn run(architecture: u32, number: u32, third: u32) -> u32 {
+        run_with(architecture, number, [REQUESTS[0], third])
+    }
+
+    /// The same with a second and a third argument.
+    fn run_with(architecture: u32, number: u32, [second, third]: [u32; 2]) -> u32 {
         let program = program(LIST);
         let (mut at, mut register) = (0, 0);
         loop {
@@ -211,6 +254,7 @@ mod tests {
                     register = match k {
                         NUMBER_AT => number,
                         ARCHITECTURE_AT => architecture,
+                        SECOND_ARGUMENT_AT => second,
                         THIRD_ARGUMENT_AT => third,
                         other => panic!("no field at {other}"),
                     };
@@ -257,5 +301,20 @@ mod tests {
                 "executable memory"
             );
         }
+    }
+
+    #[test]
+    fn of_a_call_of_many_purposes_only_those_listed_are_allowed() {
+        let ioctl = |request| run_with(ARCHITECTURE, libc::SYS_ioctl as u32, [request, 0]);
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        for request in REQUESTS {
+            assert_eq!(ioctl(*request), libc::SECCOMP_RET_ALLOW);
+        }
+        for request in [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY, 0] {
+            assert_eq!(ioctl(request as u32), refused, "{request:#x}");
+        }
+        // What stands behind it in the list is as it was.
+        let end = run_with(ARCHITECTURE, libc::SYS_exit_group as u32, [0, 0]);
+        assert_eq!(end, libc::SECCOMP_RET_ALLOW);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 
 use crate::layout::{
     BUCKETS, BUSY, CORES, CORES_AT, ENTRY, IDLE, LINE, MAGIC, METHOD_AT, Method, SIZE, SLOTS, Slot,
@@ -39,8 +39,11 @@ impl Table {
     /// # Errors
     /// The system's refusal.
     pub fn in_memory_by(method: Method) -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("lasthop-guests", MemfdFlags::CLOEXEC)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("lasthop-guests", flags)?;
         rustix::fs::ftruncate(&file, SIZE as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let reader = rustix::fs::open(path, flags, Mode::empty())?;

@@ -10,6 +10,7 @@
 //! * [`guest`]: [`FakeGuest`], the whole guest in one call
 //! * [`lean`]: a client that is faster than the switch, for measurements
 //! * [`vcpu`]: a client that computes, is interrupted and sleeps, as guests do
+//! * [`hostile`]: every known trick of a hostile VMM against a Lasthop, beside honest ones
 //! * [`packets`]: frames, checksum verification, an independent segmentation, numbered payloads
 //! * [`precopy`]: what a VMM does with a guest's memory in a live migration
 //! * [`clock`]: a clock that moves when told to
@@ -23,6 +24,7 @@ pub mod features;
 pub mod frontend;
 pub mod guest;
 pub mod guest_ram;
+pub mod hostile;
 pub mod lean;
 pub mod metrics;
 pub mod net;

@@ -15,7 +15,7 @@ mod header;
 pub use cuts::Cuts;
 pub use header::{
     DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
-    NetHeader,
+    NetHeader, SHORT_HEADER_LEN, header_len,
 };
 
 use cuts::Slot;
@@ -97,6 +97,11 @@ impl NetOptions {
             event_idx: has(EVENT_IDX),
             in_order: has(IN_ORDER),
         }
+    }
+
+    /// Bytes of a header.
+    fn header(&self) -> usize {
+        header_len(self.features)
     }
 
     fn shape(&self) -> Shape {
@@ -268,7 +273,7 @@ impl NetPair {
     /// When the device broke the used ring.
     pub fn stage(&mut self, frame: &[u8], header: &NetHeader) -> Result<bool, NicFault> {
         self.reclaim()?;
-        let total = (HEADER_LEN + frame.len()) as u32;
+        let total = (self.options.header() + frame.len()) as u32;
         let (gpa, size) = self.pool.take(&self.ram, self.options.tx_cuts.room(total));
         let token = gpa << 6 | u64::from(size.trailing_zeros());
         let pieces = self.write_tx(gpa, total, frame, header);
@@ -284,12 +289,13 @@ impl NetPair {
 
     fn write_tx(&self, gpa: u64, total: u32, frame: &[u8], header: &NetHeader) -> Vec<Piece> {
         let pieces = self.options.tx_cuts.pieces(gpa, total);
+        let header = &header.to_bytes()[..self.options.header()];
         if let [whole] = pieces[..] {
-            self.ram.write(whole.gpa, &header.to_bytes());
-            self.ram.write(whole.gpa + HEADER_LEN as u64, frame);
+            self.ram.write(whole.gpa, header);
+            self.ram.write(whole.gpa + header.len() as u64, frame);
             return pieces;
         }
-        let bytes = [&header.to_bytes(), frame].concat();
+        let bytes = [header, frame].concat();
         let mut done = 0;
         for piece in &pieces {
             self.ram
@@ -348,19 +354,25 @@ impl NetPair {
         let Some(first) = self.rx.poll()? else {
             return Ok(None);
         };
-        if (first.len as usize) < HEADER_LEN {
+        let len = self.options.header();
+        if (first.len as usize) < len {
             return Err(NicFault::NoHeader(first.len));
         }
-        let mut bytes = [0; HEADER_LEN];
+        // A header that ends before `num_buffers` says 1.
+        let mut bytes = NetHeader {
+            num_buffers: 1,
+            ..NetHeader::default()
+        }
+        .to_bytes();
         self.empty(first.token, first.len, frame)?;
-        bytes.copy_from_slice(&frame[..HEADER_LEN]);
+        bytes[..len].copy_from_slice(&frame[..len]);
         let header = NetHeader::from_bytes(bytes);
         let merged = header.num_buffers;
         if merged == 0 || (merged > 1 && self.options.features & MRG_RXBUF == 0) {
             return Err(NicFault::NumBuffers(merged));
         }
         self.merge(merged, first.len, frame)?;
-        frame.drain(..HEADER_LEN);
+        frame.drain(..len);
         check_header(&header, self.options.features, frame.len())?;
         if self.auto_refill {
             self.refill();

@@ -116,6 +116,24 @@ bitflags! {
     }
 }
 
+impl Features {
+    /// Whether a driver took these as a legacy one does: without `VERSION_1`.
+    #[must_use]
+    pub const fn are_legacy(self) -> bool {
+        !self.contains(Self::VERSION_1)
+    }
+
+    /// Those among them that no legacy driver can have taken: its registers hold 32 bits (4.1.4.8), so that packed
+    /// rings and `IN_ORDER` are not for it.
+    #[must_use]
+    pub const fn beyond_legacy(self) -> Self {
+        match self.are_legacy() {
+            true => Self::from_bits_retain(self.bits() >> 32 << 32),
+            false => Self::empty(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Features;
@@ -128,6 +146,16 @@ mod tests {
         assert_eq!(Features::RING_PACKED.bits(), 0x4_0000_0000);
         assert_eq!(Features::IN_ORDER.bits(), 0x8_0000_0000);
         assert_eq!(Features::NET_HOST_USO.bits(), 1 << 56);
+    }
+
+    #[test]
+    fn a_legacy_driver_takes_the_first_32_bits() {
+        let short = Features::from_bits_retain(0xffff_ffff);
+        assert!(short.are_legacy());
+        assert_eq!(short.beyond_legacy(), Features::empty());
+        let modern = Features::RING_PACKED | Features::IN_ORDER;
+        assert_eq!((short | modern).beyond_legacy(), modern);
+        assert_eq!(Features::all().beyond_legacy(), Features::empty());
     }
 
     #[test]

@@ -1,8 +1,23 @@
 //! The header in front of every frame on a virtio-net queue (virtio 1.3, section 5.1.6): 12 bytes, little
-//! endian, with `num_buffers` always present (`VERSION_1`).
+//! endian. A legacy driver's ends before `num_buffers` where buffers are not merged (5.1.6.1), and is in the guest's
+//! own byte order, which on x86-64 is the same.
 
-/// Length of the header in bytes.
+use crate::features::Features;
+
+/// Length of the header in bytes; of a legacy one, the longest.
 pub const LEN: usize = 12;
+/// Length of the legacy header without `num_buffers`, in bytes.
+pub const SHORT_LEN: usize = 10;
+
+/// Length in bytes of the header in front of the frames of a driver that took `features`.
+#[must_use]
+pub const fn len(features: Features) -> usize {
+    if !features.are_legacy() || features.contains(Features::NET_MRG_RXBUF) {
+        LEN
+    } else {
+        SHORT_LEN
+    }
+}
 
 /// Flag: the checksum from `csum_start` on is to be completed at `csum_start + csum_offset`.
 pub const FLAG_NEEDS_CSUM: u8 = 1;
@@ -116,6 +131,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn only_a_legacy_header_without_merged_buffers_is_short() {
+        let (modern, merge) = (Features::VERSION_1, Features::NET_MRG_RXBUF);
+        assert_eq!(len(Features::empty()), 10);
+        assert_eq!(len(!(modern | merge)), 10);
+        for features in [modern, merge, modern | merge] {
+            assert_eq!(len(features), 12, "{features:?}");
+        }
+    }
 
     #[test]
     fn fields_lie_where_the_standard_puts_them() {

@@ -283,21 +283,9 @@ fn what_is_refused_comes_back_as_an_error_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_legacy_guest_is_told_when_its_queue_should_start() {
-    let rig = Rig::new(PROTOCOL);
-    let at = UVA;
-    let config = VringConfigData {
-        queue_max_size: 256,
-        queue_size: 256,
-        flags: 0,
-        desc_table_addr: at,
-        used_ring_addr: at + 0x2000,
-        avail_ring_addr: at + 0x1000,
-        log_addr: None,
-    };
-    rig.front.set_vring_num(0, 256).unwrap();
-    rig.front.set_vring_addr(0, &config).unwrap();
-    assert!(rig.front.set_vring_kick(0, &foreign(&event())).is_err());
-    rig.with(|seen| assert!(seen.running.is_empty()));
+fn a_legacy_guest_is_served() {
+    let mut rig = Rig::new(PROTOCOL);
+    rig.start(0, 0);
+    rig.with(|seen| assert_eq!(seen.running[&0].features, Features::empty()));
     rig.end();
 }

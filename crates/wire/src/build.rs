@@ -192,7 +192,7 @@ impl PacketBuilder {
     }
 
     /// Adds an IPv6 extension header of type `protocol`. `body` is what follows its first two bytes,
-    /// padded with zero to a multiple of eight bytes in all.
+    /// padded with zero to a multiple of eight bytes in all. An authentication header (51) counts its length as RFC 4302 has it.
     pub fn extension(mut self, protocol: u8, body: &[u8]) -> Self {
         self.extensions.push((protocol, body.to_vec()));
         self
@@ -346,7 +346,12 @@ impl PacketBuilder {
         }
         for (kind, body) in self.extensions.iter().rev() {
             let len = (body.len() + 2).next_multiple_of(8);
-            let mut header = vec![next, (len / 8 - 1) as u8];
+            let units = if *kind == 51 {
+                len / 4 - 2
+            } else {
+                len / 8 - 1
+            };
+            let mut header = vec![next, units as u8];
             header.extend(body);
             header.resize(len, 0);
             header.extend(chain);

@@ -11,16 +11,18 @@
 use std::net::Ipv6Addr;
 
 use crate::arp::{self, ArpView};
-use crate::bytes::{array, be16};
+use crate::bytes::be16;
 use crate::ethernet::{EtherType, MacAddr};
 use crate::packet::{Fragment, L3, Parsed};
-use crate::{icmp, tcp, udp};
+use crate::{icmp, tcp, udp, wrapped};
 
 /// Ports of a DHCP server and of a client (RFC 2131, 4.1).
 const DHCP: (u16, u16) = (67, 68);
 /// Likewise (RFC 8415, 7.2).
 const DHCPV6: (u16, u16) = (547, 546);
 
+/// ICMP types that only routers send: redirects (RFC 792) and advertisements (RFC 1256, 3).
+const ROUTERS_V4: [u8; 2] = [5, 9];
 /// ICMPv6 types (RFC 4861, 4).
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -35,8 +37,6 @@ const LINK_LAYER_LEN: usize = 8;
 const NEIGHBOUR_LEN: usize = 24;
 /// Where the hop limit is in an IPv6 header.
 const HOP_LIMIT: usize = 7;
-/// Bytes of LLC and SNAP (RFC 1042).
-const SNAP: usize = 8;
 
 /// What a frame does, as far as guards ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ pub enum Conduct {
     FalseNeighbour = 2,
     /// A message that DHCP servers send, for IPv4 or IPv6.
     DhcpServer = 3,
-    /// An advertisement or redirect of IPv6 routers.
+    /// An advertisement or a redirect, as routers send them, of IPv4 or IPv6.
     Router = 4,
     /// What is in it cannot be told.
     Unreadable = 5,
@@ -87,14 +87,11 @@ impl Conduct {
 
     fn found(headers: &[u8], frame_len: usize) -> Self {
         let parsed = Parsed::parse(headers, frame_len);
-        let network = headers
-            .get(usize::from(parsed.l3_offset)..)
-            .unwrap_or_default();
         match (parsed.ethertype, parsed.l3) {
-            (EtherType::ARP, _) => of_arp(&parsed, network),
+            (EtherType::ARP, _) => of_arp(&parsed, headers),
             (_, L3::V4 { .. } | L3::V6 { .. }) => of_datagram(&parsed, headers, frame_len),
             (EtherType::IPV4 | EtherType::IPV6, _) => Self::Unreadable,
-            (ethertype, _) if hides(ethertype, network) => Self::Unreadable,
+            (_, L3::Hidden) => Self::Unreadable,
             _ => Self::Ordinary,
         }
     }
@@ -106,7 +103,7 @@ pub fn looked_at(parsed: &Parsed) -> Option<u16> {
     match (parsed.l3, parsed.l4_proto) {
         (L3::V6 { .. }, icmp::PROTOCOL_V6) => None,
         (L3::V4 { .. } | L3::V6 { .. }, _) => parsed.l4_offset.and(Some(parsed.header_len)),
-        (L3::Other, _) => Some(parsed.l3_offset + SNAP as u16),
+        (L3::Other | L3::Hidden, _) => Some(parsed.l3_offset + wrapped::LOOKED_AT as u16),
         (L3::Arp { .. } | L3::Malformed, _) => None,
     }
 }
@@ -135,15 +132,16 @@ fn type_at(headers: &[u8], at: usize) -> Option<EtherType> {
     Some(EtherType(u16::from_be_bytes(*bytes)))
 }
 
-/// A header without options, and TCP or ICMP behind it, or UDP between ports that no server has.
+/// A header without options, and TCP behind it, or UDP between ports that no server has, or ICMP that not only routers send.
 #[inline(always)]
 fn is_ordinary_v4(headers: &[u8], at: usize) -> bool {
     let Some(ip) = headers.get(at..).and_then(<[u8]>::first_chunk::<24>) else {
         return false;
     };
     let harmless = match ip[9] {
-        tcp::PROTOCOL | icmp::PROTOCOL_V4 => true,
+        tcp::PROTOCOL => true,
         udp::PROTOCOL => !is_server(be16(ip, 20), be16(ip, 22), DHCP),
+        icmp::PROTOCOL_V4 => !ROUTERS_V4.contains(&ip[20]),
         _ => false,
     };
     harmless && ip[0] == 0x45
@@ -171,38 +169,11 @@ fn is_server(src: u16, dst: u16, (server, client): (u16, u16)) -> bool {
     dst == client || src == server
 }
 
-/// Whether what follows an EtherType is something that a receiver may read as IP or ARP all the same: a tag without a
-/// VLAN, which is nothing but a priority (IEEE 802.1Q, 6.9), or LLC and SNAP (RFC 1042, IEEE 802.1H).
-fn hides(ethertype: EtherType, behind: &[u8]) -> bool {
-    const LLC: [u8; 3] = [0xaa, 0xaa, 3];
-    const OUIS: [[u8; 3]; 2] = [[0, 0, 0], [0, 0, 0xf8]];
-    match ethertype {
-        EtherType::VLAN | EtherType::SERVICE_VLAN => {
-            let tci = behind.first_chunk::<2>().map(|tci| be16(tci, 0));
-            tci.is_none_or(|tci| tci & 0xfff == 0)
-        }
-        EtherType(..0x600) => {
-            let Some(snap) = behind.first_chunk::<SNAP>() else {
-                return false;
-            };
-            let known = matches!(
-                EtherType(be16(snap, 6)),
-                EtherType::IPV4
-                    | EtherType::IPV6
-                    | EtherType::ARP
-                    | EtherType::VLAN
-                    | EtherType::SERVICE_VLAN
-            );
-            array::<SNAP, 3>(snap, 0) == LLC && OUIS.contains(&array::<SNAP, 3>(snap, 3)) && known
-        }
-        _ => false,
-    }
-}
-
 /// ARP is true when its sender is the frame's, and it is a request or a reply (RFC 826) of a possible address; only a
 /// request may have none (RFC 5227, 1.1).
-fn of_arp(parsed: &Parsed, packet: &[u8]) -> Conduct {
-    let Ok(arp) = ArpView::new_checked(packet) else {
+fn of_arp(parsed: &Parsed, headers: &[u8]) -> Conduct {
+    let packet = headers.get(usize::from(parsed.l3_offset)..);
+    let Ok(arp) = ArpView::new_checked(packet.unwrap_or_default()) else {
         return Conduct::FalseNeighbour;
     };
     let sender = arp.sender_ip();
@@ -231,13 +202,18 @@ fn of_datagram(parsed: &Parsed, headers: &[u8], frame_len: usize) -> Conduct {
     let ports = if v6 { DHCPV6 } else { DHCP };
     match parsed.l4_proto {
         udp::PROTOCOL if is_server(parsed.src_port, parsed.dst_port, ports) => Conduct::DhcpServer,
+        icmp::PROTOCOL_V4 if !v6 && ROUTERS_V4.contains(&icmp_type(parsed)) => Conduct::Router,
         icmp::PROTOCOL_V6 if v6 => of_icmpv6(parsed, headers, frame_len),
         _ => Conduct::Ordinary,
     }
 }
 
+fn icmp_type(parsed: &Parsed) -> u8 {
+    (parsed.l4_flags >> 8) as u8
+}
+
 fn of_icmpv6(parsed: &Parsed, headers: &[u8], frame_len: usize) -> Conduct {
-    match (parsed.l4_flags >> 8) as u8 {
+    match icmp_type(parsed) {
         ROUTER_ADVERTISEMENT | REDIRECT => Conduct::Router,
         ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => {
             match Neighbour::of(parsed, headers, frame_len) {

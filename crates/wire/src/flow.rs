@@ -46,8 +46,10 @@ bitflags::bitflags! {
         const LATER_FRAGMENT = 2;
         /// IP or ARP that contradicts itself: everything above Ethernet is zero.
         const L3_MALFORMED = 4;
-        /// A transport header that could not be read: ports are zero.
+        /// A transport header that could not be read, or a later fragment of what cannot be told: ports are zero.
         const L4_UNKNOWN = 8;
+        /// Neither IP nor ARP, but a receiver may take it for that: see [`L3::Hidden`].
+        const HIDDEN = 16;
     }
 }
 
@@ -423,7 +425,7 @@ fn network(p: &Parsed) -> (u128, u128, u8, u8) {
                 0,
             )
         }
-        L3::Other | L3::Malformed => (0, 0, 0, 0),
+        L3::Other | L3::Hidden | L3::Malformed => (0, 0, 0, 0),
     }
 }
 
@@ -435,6 +437,7 @@ fn state(p: &Parsed) -> KeyState {
         Fragment::Later => KeyState::FRAGMENT.union(KeyState::LATER_FRAGMENT),
     };
     s.set(KeyState::L3_MALFORMED, p.l3 == L3::Malformed);
+    s.set(KeyState::HIDDEN, p.l3 == L3::Hidden);
     s.set(KeyState::L4_UNKNOWN, p.l4_unknown());
     s
 }

@@ -17,6 +17,8 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 /// Fragment header.
 const FRAGMENT: u8 = 44;
+/// Authentication header (RFC 4302). What it authenticates is not encrypted, and follows it.
+const AUTHENTICATION: u8 = 51;
 /// Destination options.
 const DEST_OPTS: u8 = 60;
 
@@ -104,7 +106,7 @@ impl<'a> Ipv6View<'a> {
         &self.rest[..self.rest.len().min(self.payload_len() as usize)]
     }
 
-    /// Follows hop-by-hop, routing, fragment and destination-option headers, at most
+    /// Follows hop-by-hop, routing, fragment, authentication and destination-option headers, at most
     /// [`MAX_EXTENSIONS`] of them. A later fragment ends the walk: what follows is payload.
     ///
     /// # Errors
@@ -147,7 +149,10 @@ impl<'a> Ipv6View<'a> {
         if walk.protocol == FRAGMENT {
             return fragment_step(walk, head);
         }
-        let len = (usize::from(head[1]) + 1) * 8;
+        let len = match walk.protocol {
+            AUTHENTICATION => (usize::from(head[1]) + 2) * 4,
+            _ => (usize::from(head[1]) + 1) * 8,
+        };
         if len > left {
             return Err(WireError::Length);
         }
@@ -183,7 +188,11 @@ fn fragment_step(walk: &mut Extensions, head: &[u8; 8]) -> Result<Step, WireErro
     })
 }
 
+/// Whether what follows a header with this number is a header with a number of its own.
 #[inline]
-fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DEST_OPTS)
+pub(crate) fn is_extension(protocol: u8) -> bool {
+    matches!(
+        protocol,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DEST_OPTS
+    )
 }

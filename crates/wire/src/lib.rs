@@ -27,6 +27,7 @@ pub mod segment;
 pub mod tcp;
 pub mod udp;
 pub mod vlan;
+mod wrapped;
 
 mod bytes;
 

@@ -6,9 +6,10 @@ use crate::{
     ethernet::EthernetView,
     icmp::{self, IcmpView},
     ipv4::Ipv4View,
-    ipv6::Ipv6View,
+    ipv6::{self, Ipv6View},
     tcp::{self, TcpView},
     udp::{self, UdpView},
+    wrapped,
 };
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -49,6 +50,8 @@ pub enum L3 {
     /// Something the switch does not look into.
     #[default]
     Other,
+    /// Nor into this; but a receiver may take it for IP or ARP: a tag without a VLAN, or LLC.
+    Hidden,
     /// The EtherType says IP or ARP and the bytes do not agree, or there is no whole Ethernet header.
     Malformed,
 }
@@ -85,7 +88,7 @@ pub struct Parsed {
     pub l3_offset: u16,
     /// End of the IP datagram; what follows in the frame is Ethernet padding. The frame's length for anything but IP.
     pub l3_end: u32,
-    /// Protocol number behind the IP headers; of an IPv6 chain that could not be followed, where it broke off.
+    /// Protocol number behind the IP headers; of an IPv6 chain that could not be followed to its end, where it broke off.
     pub l4_proto: u8,
     /// Where the transport header begins. `None` without IP, in a later fragment, or when a TCP,
     /// UDP or ICMP header is malformed or not wholly within the snapshot.
@@ -116,6 +119,7 @@ impl Parsed {
             EtherType::IPV4 => p.ipv4(eth.payload(), available),
             EtherType::IPV6 => p.ipv6(eth.payload(), available),
             EtherType::ARP => p.arp(eth.payload()),
+            other if wrapped::hides(other, eth.payload()) => Some(L3::Hidden),
             _ => Some(L3::Other),
         };
         p.l3 = network.unwrap_or(L3::Malformed);
@@ -150,11 +154,17 @@ impl Parsed {
     }
 
     /// Whether a transport header should be there and could not be read: malformed, cut off, or beyond the
-    /// snapshot. A policy that looks at ports must not take the zero ports of such a frame for its ports.
+    /// snapshot. A policy that looks at ports must not take the zero ports of such a frame for its ports. Likewise whether a later
+    /// fragment does not say of which protocol it is, because an extension header of IPv6 comes before that in the first.
     #[inline]
     pub fn l4_unknown(&self) -> bool {
-        let ip = matches!(self.l3, L3::V4 { .. } | L3::V6 { .. });
-        ip && self.l4_offset.is_none() && self.fragment != Fragment::Later
+        let later = self.fragment == Fragment::Later;
+        self.l4_offset.is_none()
+            && match self.l3 {
+                L3::V4 { .. } => !later,
+                L3::V6 { .. } => !later || ipv6::is_extension(self.l4_proto),
+                _ => false,
+            }
     }
 
     /// Bytes of transport header and payload in this frame, padding excluded.
@@ -218,7 +228,7 @@ impl Parsed {
     #[inline]
     fn ipv6(&mut self, bytes: &[u8], available: usize) -> Option<L3> {
         let ip = Ipv6View::new_checked(bytes).ok()?;
-        let total = crate::ipv6::HEADER_LEN + usize::from(ip.payload_len());
+        let total = ipv6::HEADER_LEN + usize::from(ip.payload_len());
         if total > available {
             return None;
         }
@@ -230,7 +240,7 @@ impl Parsed {
         self.l4_proto = walk.protocol;
         self.header_len += walk.len as u16;
         if walk.complete {
-            let rest = ip.payload().get(walk.len - crate::ipv6::HEADER_LEN..);
+            let rest = ip.payload().get(walk.len - ipv6::HEADER_LEN..);
             self.transport(rest.unwrap_or_default(), icmp::PROTOCOL_V6);
         }
         Some(L3::V6 {

@@ -25,9 +25,19 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Most segments one frame may become. The smallest segment size Linux sends is 48
-/// (`TCP_MIN_SND_MSS`), which cuts 64 KiB into 1366; a frame that asks for more asks for work, not for transport.
-pub const MAX_SEGMENTS: usize = 1400;
+/// Most segments one frame may become: 64 KiB in parts of 128 bytes. A frame that asks for more asks for work, not for transport.
+///
+/// What guests ask for, of 64 KiB:
+///
+/// * TCP whose peer names no segment size uses 536 bytes (RFC 9293, 3.7.1), so do Windows' and Linux' stacks: 123 segments. The
+///   smallest path MTU that Linux believes in (`min_pmtu`, 552) makes it 131.
+/// * UDP: Linux sends 64 segments at most, 128 since 2024 (`UDP_MAX_SEGMENTS`).
+/// * DPDK leaves the size to its application; Intel's drivers there take 256 bytes at least (`IAVF_MIN_TSO_MSS`): 256 segments.
+///
+/// A *peer* may have Linux use 36 bytes and less (`TCP_MIN_SND_MSS` is 48, with options; CVE-2019-11479), which would be more than
+/// this. Such a connection loses its super-frames and goes on with what is sent again, which Linux does in single segments. Cards
+/// refuse such sizes as well: Linux' driver of gVNIC below 88 bytes, Intel's cards below 64.
+pub const MAX_SEGMENTS: usize = 512;
 
 /// Which large frame it is; of virtio's `gso_type` (virtio 1.3 section 5.1.6.2), with UDP split by IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

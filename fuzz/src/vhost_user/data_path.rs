@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::{GuestMemory, Segment};
-use virtio::features::Features;
 use virtio::queue::{Queue, QueueFault};
 use virtio::vhost_user::{Backend, QueueSetup};
 
@@ -33,7 +32,7 @@ impl Backend for DataPath {
 
     fn start_queue(&mut self, index: u16, setup: QueueSetup) -> Result<(), String> {
         assert_eq!(index, setup.index);
-        assert!(setup.features.contains(Features::VERSION_1));
+        assert!(setup.features.beyond_legacy().is_empty());
         assert!(setup.mem.regions().len() == self.memory.as_ref().map_or(0, |m| m.regions().len()));
         let (mem, at) = (setup.mem.clone(), setup.position);
         let queue = match setup.inflight.clone() {

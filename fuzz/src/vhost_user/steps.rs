@@ -201,7 +201,9 @@ fn message(u: &mut Unstructured<'_>) -> Result<Step> {
 fn features(u: &mut Unstructured<'_>) -> Result<u64> {
     let base = 1 << 32 | 1 << 30;
     Ok(match u.arbitrary::<u8>()? % 8 {
-        0..=2 => base,
+        0..=1 => base,
+        // A legacy driver.
+        2 => 1 << 30,
         3 => base | 1 << 26,
         4 => base | 1 << 34,
         5 => base | 1 << 29 | 1 << 28,

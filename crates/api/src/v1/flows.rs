@@ -21,6 +21,16 @@ pub struct FlowsFilter {
     pub limit: Option<u16>,
 }
 
+/// Query of `DELETE /v1/flows`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct PurgeFilter {
+    /// Only flows from or to this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+}
+
 /// Answer of `GET /v1/flows`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlowsDocument {

@@ -24,7 +24,7 @@ pub use self::guard::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
 pub use self::mirror::{MirrorDirection, MirrorSpec};
-pub use self::port::{PortKind, PortPatch, PortSpec, Role, UplinkDriver};
+pub use self::port::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 pub use self::shared::{Apart, Named, Piece, Shared};
 pub(in crate::v1) use self::switch::Auto;
 pub use self::switch::{BatchingSpec, GuestStates, Poll, SwitchSpec, Workers};

@@ -113,6 +113,13 @@ pub struct FdbFilter {
     pub port: Option<String>,
 }
 
+/// How many learned entries were forgotten. Answer of `DELETE /v1/fdb`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FdbFlushed {
+    /// So many.
+    pub flushed: u64,
+}
+
 impl FdbFilter {
     /// Says whether `entry` is wanted.
     pub fn accepts(&self, entry: &FdbEntry) -> bool {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats, Poll, PortKind,
-    PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
+    AdminState, GuardStatus, GuestStates, LimitsSpec, MirrorDirection, MirrorSpec, MirrorStats,
+    Poll, PortKind, PortSpec, PortStats, Role, Traffic, UplinkDriver, Work,
 };
 
 /// Answer of `GET /v1/status`.
@@ -282,6 +282,9 @@ pub struct QueueFault {
 pub struct DriverStatus {
     /// How it moves frames: `tap`, `packet`, `xdp (zero-copy)` or `xdp (copy)`; nothing while the interface is not open.
     pub back_end: Option<String>,
+    /// The MAC address of the interface, while that is there.
+    #[serde(default)]
+    pub mac: Option<String>,
     /// Its process id while it runs.
     pub pid: Option<u32>,
     /// How often it was started again.
@@ -303,12 +306,27 @@ pub struct PortStatus {
     pub kind: PortKind,
     /// How far it is.
     pub state: PortState,
+    /// Whether it is to take part: whatever its state is, nothing goes through a port that is `down`.
+    #[serde(default)]
+    pub admin_state: AdminState,
     /// Why it is in that state, when there is more to say: the last error of its connection or queues.
     pub reason: Option<String>,
     /// The socket path as it was asked for.
     pub socket: String,
     /// Who opens the connection.
     pub role: Role,
+    /// The user that was asked for, of a socket that listens.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Its group.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// Its mode.
+    #[serde(default)]
+    pub mode: Option<String>,
+    /// The only user whose processes may connect.
+    #[serde(default)]
+    pub peer_user: Option<String>,
     /// Queue pairs offered at most.
     pub queues: u16,
     /// The segment of an access port.
@@ -359,6 +377,32 @@ pub struct PortStatus {
     pub guard: GuardStatus,
     /// Queues that were stopped, lowest first.
     pub queue_faults: Vec<QueueFault>,
+    /// What the port had to do against those who connect to it.
+    #[serde(default)]
+    pub front_ends: FrontEndStatus,
+}
+
+/// What a port had to do against VMMs and others who connect to it, since it is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FrontEndStatus {
+    /// Connections so far, of all of them.
+    pub connections: u64,
+    /// Connections that were closed as soon as they were made: somebody else was connected, or they were of another user than `peer_user`.
+    pub turned_away: u64,
+    /// How many milliseconds ago the last of them was.
+    #[serde(default)]
+    pub turned_away_ms_ago: Option<u64>,
+    /// The number of the last such user.
+    #[serde(default)]
+    pub last_stranger: Option<u32>,
+    /// vhost-user messages that were refused.
+    pub refusals: u64,
+    /// Times that no connection was taken for a while, after one that did harm.
+    pub pauses: u64,
+    /// Milliseconds for which no connection is taken from now on.
+    pub pause_ms: u64,
+    /// Lines about the port that were left out of the log, because there were many.
+    pub lines_left_out: u64,
 }
 
 impl PortStatus {
@@ -368,9 +412,14 @@ impl PortStatus {
             name: spec.name.clone(),
             kind: spec.kind,
             state,
+            admin_state: spec.admin_state,
             reason: None,
             socket: spec.socket.clone(),
             role: spec.role,
+            user: spec.user.clone(),
+            group: spec.group.clone(),
+            mode: spec.mode.clone(),
+            peer_user: spec.peer_user.clone(),
             queues: spec.queues,
             segment: spec.segment.clone(),
             trunk: spec.trunk.clone(),
@@ -391,6 +440,7 @@ impl PortStatus {
             memory_bytes: 0,
             vcpu_threads: 0,
             queue_faults: Vec::new(),
+            front_ends: FrontEndStatus::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod access;
 mod guard;
+mod keys;
 mod limits;
 mod segment;
 mod within;
@@ -9,79 +10,15 @@ mod within;
 use std::collections::HashMap;
 
 use api::v1::{
-    CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SwitchSpec, UplinkDriver, WantedState,
-    Workers,
+    AdminState, CopyEngine, GuestStates, Poll, PortKind, PortSpec, Role, SwitchSpec, UplinkDriver,
+    WantedState, Workers,
 };
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use self::keys::{PORT_KEYS, SWITCH_KEYS, TAP_KEYS, TOP_KEYS, UPLINK_KEYS};
 use self::within::{batching, metrics, offload};
 use crate::wanted::{Place, expect, quoted};
-
-const TOP_KEYS: &[&str] = &[
-    "switch",
-    "metrics",
-    "segment",
-    "port",
-    "address_set",
-    "group",
-    "acl_default",
-    "acl",
-    "mirror",
-];
-const SWITCH_KEYS: &[&str] = &[
-    "name",
-    "poll",
-    "workers",
-    "batching",
-    "guest_state",
-    "copy_engine",
-    "offload",
-];
-const PORT_KEYS: &[&str] = &[
-    "name",
-    "kind",
-    "socket",
-    "role",
-    "queues",
-    "segment",
-    "trunk",
-    "mac",
-    "mtu",
-    "weight",
-    "vcpu_threads",
-    "guard",
-    "limits",
-];
-const UPLINK_KEYS: &[&str] = &[
-    "name",
-    "kind",
-    "driver",
-    "interface",
-    "netns",
-    "queues",
-    "segment",
-    "trunk",
-    "mtu",
-    "weight",
-    "guard",
-    "limits",
-];
-const TAP_KEYS: &[&str] = &[
-    "name",
-    "kind",
-    "interface",
-    "address",
-    "netns",
-    "queues",
-    "segment",
-    "trunk",
-    "mac",
-    "mtu",
-    "weight",
-    "guard",
-    "limits",
-];
 
 /// An error with the byte offset of its place.
 pub(super) struct Fault {
@@ -113,11 +50,18 @@ impl Lines {
 
 /// Reads a document; values are not checked beyond their types.
 pub(super) fn read(text: &str) -> Result<(WantedState, Lines), Fault> {
-    let document = DeTable::parse(text).map_err(|error| Fault {
-        offset: error.span().map_or(0, |span| span.start),
-        key: String::new(),
-        expected: "TOML".to_owned(),
-        found: error.message().to_owned(),
+    let document = DeTable::parse(text).map_err(|error| {
+        // It says, as a rule, what it would have liked better.
+        let (found, expected) = error
+            .message()
+            .rsplit_once(", expected ")
+            .unwrap_or((error.message(), "TOML"));
+        Fault {
+            offset: error.span().map_or(0, |span| span.start),
+            key: String::new(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        }
     })?;
     let top = document.into_inner();
     let mut lines = Lines::default();
@@ -215,6 +159,9 @@ fn switch(table: &DeTable<'_>, at: usize, lines: &mut Lines) -> Result<SwitchSpe
             Some((inner, at)) => offload(inner, at, table.lines)?,
             None => default.offload,
         },
+        socket_dirs: table
+            .list("socket_dirs", expect::SOCKET_DIRS, expect::SOCKET_DIRS)?
+            .unwrap_or_default(),
     })
 }
 
@@ -230,18 +177,25 @@ fn port(
     let kind = table.word("kind", expect::KIND, KINDS)?;
     let kind = kind.ok_or_else(|| table.missing("kind", expect::KIND))?;
     let socket = match kind {
-        PortKind::VhostUser => table.required("socket", expect::SOCKET)?,
+        PortKind::VhostUser => table.filled("socket", expect::SOCKET)?,
         PortKind::Uplink | PortKind::Tap => String::new(),
     };
     let default = PortSpec::new(name, kind);
     Ok(PortSpec {
         socket,
+        admin_state: table
+            .word("admin_state", expect::ADMIN_STATE, ADMIN_STATES)?
+            .unwrap_or_default(),
         role: table.word("role", expect::ROLE, ROLES)?.unwrap_or_default(),
+        user: table.text("user", expect::USER)?,
+        group: table.text("group", expect::GROUP)?,
+        mode: table.text("mode", expect::MODE)?,
+        peer_user: table.text("peer_user", expect::USER)?,
         queues: table
             .number("queues", expect::QUEUES)?
             .unwrap_or(default.queues),
         segment: table.text("segment", expect::SEGMENT)?,
-        trunk: table.list("trunk", expect::TRUNK)?,
+        trunk: table.list("trunk", expect::TRUNK, expect::SEGMENT)?,
         mac: table.text("mac", expect::MAC)?,
         mtu: table.number("mtu", expect::MTU)?,
         weight: table
@@ -278,6 +232,10 @@ const KINDS: &[(&str, PortKind)] = &[
     (PortKind::VhostUser.as_str(), PortKind::VhostUser),
     (PortKind::Uplink.as_str(), PortKind::Uplink),
     (PortKind::Tap.as_str(), PortKind::Tap),
+];
+const ADMIN_STATES: &[(&str, AdminState)] = &[
+    (AdminState::Up.as_str(), AdminState::Up),
+    (AdminState::Down.as_str(), AdminState::Down),
 ];
 const ROLES: &[(&str, Role)] = &[
     (Role::Server.as_str(), Role::Server),
@@ -402,6 +360,18 @@ impl<'t, 'i> Table<'t, 'i> {
             .ok_or_else(|| self.missing(key, expected))
     }
 
+    /// A string that must be there and say something.
+    fn filled(&mut self, key: &'static str, expected: &str) -> Result<String, Fault> {
+        match self.required(key, expected)? {
+            text if text.is_empty() => Err(Fault {
+                offset: self.lines.find(self.place, key, None),
+                found: quoted(&text),
+                ..self.missing(key, expected)
+            }),
+            text => Ok(text),
+        }
+    }
+
     /// A key that must be there and is not.
     fn missing(&self, key: &str, expected: &str) -> Fault {
         Fault {
@@ -436,7 +406,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// A list of strings, if the key is there.
-    fn list(&mut self, key: &'static str, expected: &str) -> Result<Option<Vec<String>>, Fault> {
+    fn list(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        each: &str,
+    ) -> Result<Option<Vec<String>>, Fault> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
@@ -445,7 +420,7 @@ impl<'t, 'i> Table<'t, 'i> {
         };
         let text = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
             DeValue::String(text) => Ok(text.to_string()),
-            _ => Err(self.wrong(item, key, expect::SEGMENT)),
+            _ => Err(self.wrong(item, key, each)),
         };
         array.iter().map(text).collect::<Result<_, _>>().map(Some)
     }

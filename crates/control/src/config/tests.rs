@@ -3,14 +3,17 @@
 use std::path::Path;
 
 use api::v1::{
-    BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortSpec, Role, SegmentSpec,
-    SwitchSpec, WantedState, Workers,
+    AdminState, BatchingSpec, CopyEngine, Enabled, GuestStates, Offload, Poll, PortSpec, Role,
+    SegmentSpec, SwitchSpec, WantedState, Workers,
 };
 
 use super::*;
 
 mod access;
 mod devices;
+mod export;
+mod owners;
+mod readme;
 
 /// A line that starts every port of these tests, so that one line says what is special.
 const PORT: &str = "[[port]]\nname = \"vm1\"\nkind = \"vhost-user\"\nsocket = \"vm1.sock\"\n";
@@ -59,7 +62,7 @@ fn metrics_are_for_this_host() {
         ),
         (
             "[metrics]\nlisten = \"unix:api.sock\"\n",
-            "2: metrics.listen: expected a socket of the port's own, found \"api.sock\", the socket of the API",
+            "2: metrics.listen: expected a path of its own, found \"api.sock\", which Lasthop has for itself",
         ),
         (
             "[metrics]\nport = 5\n",
@@ -83,6 +86,18 @@ fn columns_are_those_of_characters() {
     assert_eq!(column("[switch]\n  nam = 5\n"), (2, 3));
     let port = format!("{PORT}trunk = [\"default\", \"ü\"]\n");
     assert_eq!(column(&port), (5, 21));
+}
+
+#[test]
+fn a_port_may_be_down() {
+    let state = |line: &str| read(&format!("{PORT}{line}\n")).unwrap().ports[0].admin_state;
+    assert_eq!(state(""), AdminState::Up);
+    assert_eq!(state("admin_state = \"up\""), AdminState::Up);
+    assert_eq!(state("admin_state = \"down\""), AdminState::Down);
+    check_port_lines(&[(
+        "admin_state = \"off\"",
+        "5: port.admin_state: expected \"up\" or \"down\", found \"off\"",
+    )]);
 }
 
 /// Checks that each text gets its message.
@@ -109,6 +124,7 @@ fn the_documented_configuration_is_read() {
         workers = 4
         guest_state = "proc"
         copy_engine = "auto"
+        socket_dirs = ["/srv/vms"]
         [switch.batching]
         enabled = false
         period_us = 50
@@ -173,6 +189,7 @@ fn the_documented_configuration_is_read() {
             hysteresis_us: 10,
             cores: vec![2, 3],
         },
+        socket_dirs: vec!["/srv/vms".to_owned()],
     };
     assert_eq!(state.switch, switch);
     assert_eq!(
@@ -225,7 +242,7 @@ fn syntax() {
     check_all(&[
         (
             "[switch]\nname\n",
-            "2: expected TOML, found key with no value, expected `=`",
+            "2: expected `=`, found key with no value",
         ),
         (
             "[switch]\nname = \"a\"\nname = \"b\"\n",
@@ -245,7 +262,7 @@ fn keys() {
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",
             "3: switch.colour: expected one of the keys name, poll, workers, batching, guest_state, \
-             copy_engine, offload, found the unknown key \"colour\"",
+             copy_engine, offload, socket_dirs, found the unknown key \"colour\"",
         ),
         (
             "[[segment]]\nname = \"a\"\ntag = 1\n",
@@ -267,8 +284,8 @@ fn keys() {
     ]);
     check_port_lines(&[(
         "queue = 2",
-        "5: port.queue: expected one of the keys name, kind, socket, role, queues, segment, \
-         trunk, mac, mtu, weight, vcpu_threads, guard, limits, found the unknown key \"queue\"",
+        "5: port.queue: expected one of the keys name, kind, admin_state, socket, role, user, group, \
+         mode, peer_user, queues, segment, trunk, mac, mtu, weight, vcpu_threads, guard, limits, found the unknown key \"queue\"",
     )]);
 }
 
@@ -592,11 +609,28 @@ fn sockets() {
         let message = format!("4: port.socket: expected the path of a socket, found \"{socket}\"");
         assert_eq!(wrong(&port(socket)), message);
     }
-    assert_eq!(
-        wrong(&port("api.sock")),
-        "4: port.socket: expected a socket of the port's own, \
-         found \"api.sock\", the socket of the API"
-    );
+    for socket in [
+        "api.sock",
+        "supervisor.sock",
+        "lasthop.lock",
+        "./supervisor.sock",
+        "/run//lasthop/./api.sock",
+    ] {
+        let message = format!(
+            "4: port.socket: expected a path of its own, found \"{socket}\", which Lasthop has for itself"
+        );
+        assert_eq!(wrong(&port(socket)), message);
+    }
+    for socket in ["../a.sock", "/srv/vms/../a.sock"] {
+        let message = format!("4: port.socket: expected a path without \"..\", found \"{socket}\"");
+        assert_eq!(wrong(&port(socket)), message);
+    }
+    assert!(read(&port("/srv/vms/a.sock")).is_ok());
+    for (socket, shown) in [("a\\nb", "a\\nb"), ("\\u001b[2Ja", "\\u{1b}[2Ja")] {
+        let port = port("").replace("''", &format!("\"{socket}\""));
+        let message = format!("4: port.socket: expected the path of a socket, found \"{shown}\"");
+        assert_eq!(wrong(&port), message);
+    }
     // "/run/lasthop/" has 13 bytes: 94 more are the most that fit.
     assert!(read(&port(&"x".repeat(94))).is_ok());
     let long = "x".repeat(95);
@@ -605,6 +639,57 @@ fn sockets() {
          found 108 bytes: \"/run/lasthop/{long}\""
     );
     assert_eq!(wrong(&port(&long)), message);
+}
+
+#[test]
+fn what_a_terminal_obeys_is_escaped_wherever_it_stands() {
+    let texts = [
+        "\"\\u001b[31mfoo\" = 1",
+        "[switch]\n\"\\u001b[31m\\nfoo\" = 1",
+        "[switch.\"\\u001b[31mfoo\"]\na = 1",
+        "[switch.batching]\n\"\\u009bfoo\" = 1",
+        "[switch]\nname = \"\\u001b]0;foo\\u0007\"",
+        "[[acl]]\n\"\\u001bfoo\" = 1",
+        "[[acl]]\nname = \"\\u001bfoo\"\ndirection = \"to-guest\"",
+        "[[acl]]\nname = \"l\"\ndirection = \"\\u001bfoo\"",
+        "[[acl]]\nname = \"l\"\ndirection = \"to-guest\"\n[[acl.rule]]\nname = \"r\"\naction = \"drop\"\nsource = [\"\\u001bfoo\"]",
+        "[[group]]\nname = \"g\"\nports = [\"\\u001bfoo\"]",
+        "[[acl_default]]\nsegment = \"\\u001bfoo\"",
+        "[[mirror]]\nname = \"\\u001bfoo\"\nto = \"a\"",
+        "[[port]]\nname = \"\\u001bfoo\"\nkind = \"tap\"",
+        "[[port]]\nname = \"a\"\nkind = \"tap\"\nnetns = \"\\u001bfoo\"",
+        "foo = \u{1b}",
+    ];
+    for text in texts {
+        let error = read(text).unwrap_err().to_string();
+        assert!(!error.contains(char::is_control), "{error:?}");
+        assert!(
+            text.ends_with('\u{1b}') || error.contains("foo"),
+            "{error:?}"
+        );
+    }
+    let strange = Path::new("\u{1b}[31m.toml");
+    let error = load(strange, strange).unwrap_err().to_string();
+    assert!(error.starts_with("\\u{1b}[31m.toml:"), "{error:?}");
+}
+
+#[test]
+fn directories_of_sockets() {
+    let dirs = |dirs: &str| format!("[switch]\nsocket_dirs = {dirs}\n");
+    let good = read(&dirs("[\"/srv/vms\", \"/run/vms/\"]")).unwrap();
+    assert_eq!(good.switch.socket_dirs, ["/srv/vms", "/run/vms/"]);
+    let expected = "2: switch.socket_dirs: expected an array of at most 64 absolute paths of directories, without \"..\", found";
+    for (bad, found) in [
+        ("5", "5"),
+        ("[5]", "5"),
+        ("[\"/a\", \"b\"]", "\"b\""),
+        ("[\"\"]", "\"\""),
+        ("[\"/a/../b\"]", "\"/a/../b\""),
+    ] {
+        assert_eq!(wrong(&dirs(bad)), format!("{expected} {found}"));
+    }
+    let many = vec!["\"/a\""; 65].join(",");
+    assert_eq!(wrong(&dirs(&format!("[{many}]"))), format!("{expected} 65"));
 }
 
 #[test]
@@ -627,13 +712,14 @@ fn files() {
 }
 
 proptest::proptest! {
-    /// Whatever the file holds, reading it ends, and an error has a line of the file.
+    /// Whatever the file holds, reading it ends, and an error has a line of the file, and nothing that a terminal obeys.
     #[test]
-    fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
+    fn no_text_panics(text in "([a-z\\[\\]\"='., \n0-9]|\\\\u001b|\x1b|\\\\n|\"|port|name|segment|\\[\\[port\\]\\]\n){0,60}") {
         if let Err(error) = read(&text) {
             let lines = text.split('\n').count();
             let (line, _) = error.place.unwrap();
             proptest::prop_assert!((1..=lines).contains(&line), "{error}");
+            proptest::prop_assert!(!error.to_string().contains(char::is_control), "{error:?}");
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use api::v1::{CaptureDirection, CaptureQuery, Problem, ProblemKind};
-use channel::capture::{CaptureOrder, MAX_RING, MIN_RING, Region, Way};
+use api::v1::{CAPTURE_BUFFER, CaptureDirection, CaptureQuery, Problem, ProblemKind};
+use channel::capture::{CaptureOrder, MAX_CAPTURES, MAX_RING, MIN_RING, Region, Way};
 use channel::switching::{Order, Report};
 use port::PortId;
 use wire::expression::Filter;
@@ -13,12 +13,42 @@ use wire::expression::Filter;
 use super::{Engine, unavailable};
 use crate::command::Begun;
 
+/// Bytes of the rings of all captures together, in each forwarding thread: room for as many captures as there may be, with rings of
+/// the usual length, or for two with the longest.
+const ALL_RINGS: u32 = MAX_CAPTURES as u32 * CAPTURE_BUFFER;
+
 /// Those that go on.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     last: u32,
-    /// By number; each with what says whether somebody wants it still.
-    open: BTreeMap<u32, Weak<()>>,
+    /// By number.
+    open: BTreeMap<u32, Capture>,
+}
+
+#[derive(Debug)]
+struct Capture {
+    /// Whether somebody wants it still.
+    held: Weak<()>,
+    /// Bytes of its ring in each thread.
+    ring: u32,
+}
+
+impl Captures {
+    /// Whether the rings of those that are wanted leave room for another.
+    fn room_for(&self, ring: u32) -> Result<(), Problem> {
+        let wanted = self
+            .open
+            .values()
+            .filter(|open| open.held.strong_count() > 0);
+        let left = ALL_RINGS - wanted.map(|open| open.ring).sum::<u32>();
+        if ring > left {
+            return Err(Problem::unavailable(format!(
+                "the buffers of all captures are at most {ALL_RINGS} bytes together, and {left} are left"
+            ))
+            .with_field("buffer"));
+        }
+        Ok(())
+    }
 }
 
 fn invalid(field: &str, detail: impl Into<String>) -> Problem {
@@ -64,6 +94,7 @@ impl Engine {
         let id = self.captures.last;
         let order = order(id, port, query)?;
         let ring = order.ring;
+        self.captures.room_for(ring)?;
         let mut memory = None;
         self.switch
             .request(Order::Capture(order), &[], |report, mut fds| match report {
@@ -75,7 +106,11 @@ impl Engine {
             })
             .map_err(unavailable)?;
         let held = Arc::new(());
-        self.captures.open.insert(id, Arc::downgrade(&held));
+        let capture = Capture {
+            held: Arc::downgrade(&held),
+            ring,
+        };
+        self.captures.open.insert(id, capture);
         let (file, threads) = memory.ok_or_else(|| Problem::internal("no memory came"))?;
         let region = Region::map(&file, threads.into(), ring).map_err(unavailable)?;
         let reader = region.reader().map_err(unavailable)?;
@@ -114,7 +149,7 @@ impl Engine {
     /// Ends those that nobody wants any more who has not said so.
     pub(super) fn end_unwanted_captures(&mut self) -> io::Result<()> {
         let open = self.captures.open.iter();
-        let unwanted = open.filter(|(_, held)| held.strong_count() == 0);
+        let unwanted = open.filter(|(_, capture)| capture.held.strong_count() == 0);
         for id in unwanted.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.captures.open.remove(&id);
             self.switch.order(Order::EndCapture(id), &[])?;

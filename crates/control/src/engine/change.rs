@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState};
 use channel::driving::{self, DriverState};
@@ -79,7 +79,7 @@ impl Engine {
         }
         self.compile_access(&model)?;
         let metrics = self.claim_metrics()?;
-        let claimed = match self.claim_sockets(configs.values()) {
+        let claimed = match self.claim_sockets(&specs) {
             Ok(claimed) => claimed,
             Err(problem) => {
                 self.drop_metrics(&metrics)?;
@@ -87,14 +87,15 @@ impl Engine {
             }
         };
         // Interfaces that are not wanted any more go with that, so it comes last.
-        let done = self.claim_interfaces(&specs);
+        let done = self.claim_dials(&specs);
+        let done = done.and_then(|()| self.claim_interfaces(&specs));
         let done = done.and_then(|()| self.reconcile_ports(configs));
         let done = done.and_then(|()| self.reconcile_limits(&specs));
         // Before the program, with which a new switch begins to serve: nothing goes by uncopied.
         let done = done.and_then(|()| self.reconcile_mirrors());
         for path in claimed {
             if !self.listens(&path) {
-                self.supervisor.unlisten(&path).map_err(unavailable)?;
+                self.unlisten(&path)?;
             }
         }
         if let Err(problem) = done {
@@ -123,40 +124,12 @@ impl Engine {
         })
     }
 
-    /// Whether a port of the switch listens there.
-    fn listens(&self, path: &str) -> bool {
-        let server = |p: &PortConfig| p.role == switching::Role::Server;
-        self.ports.values().any(|p| server(p) && p.socket == path)
-    }
-
-    /// Binds the sockets that no port has yet, so that a path which is taken is known before anything else
-    /// is changed. The supervisor keeps them.
-    fn claim_sockets<'a>(
-        &mut self,
-        wanted: impl Iterator<Item = &'a PortConfig>,
-    ) -> Result<Vec<String>, Problem> {
-        let server = |p: &&PortConfig| p.role == switching::Role::Server;
-        let mut claimed: Vec<String> = Vec::new();
-        for config in wanted.filter(server) {
-            if self.listens(&config.socket) {
-                continue;
-            }
-            if let Err(problem) = self.listen(&config.socket) {
-                for path in claimed {
-                    self.supervisor.unlisten(&path).map_err(unavailable)?;
-                }
-                return Err(problem);
-            }
-            claimed.push(config.socket.clone());
-        }
-        Ok(claimed)
-    }
-
-    fn listen(&mut self, path: &str) -> Result<OwnedFd, Problem> {
-        self.supervisor.listen(path).map_err(|e| match e.kind() {
-            io::ErrorKind::AddrInUse => Problem::conflict("socket", e.to_string()),
-            _ => unavailable(e),
-        })
+    /// Has the supervisor know where the switch may have it connect to.
+    fn claim_dials(&mut self, specs: &[PortSpec]) -> Result<(), Problem> {
+        let client = specs.iter().filter(|spec| wanted::dials(spec));
+        let all = client.map(|spec| (self.saved.numbers.port_id(&spec.name), spec.socket.clone()));
+        let taken = self.supervisor.dials(all.collect()).map_err(unavailable)?;
+        taken.map_err(|reason| Problem::conflict("socket", reason))
     }
 
     fn reconcile_ports(&mut self, configs: BTreeMap<PortId, PortConfig>) -> Result<(), Problem> {
@@ -174,8 +147,13 @@ impl Engine {
             self.supervisor.hear();
             match self.ports.get(&id) {
                 None => self.make_port(want)?,
-                Some(have) if *have != want => self.change_port(want)?,
-                Some(_) => {}
+                Some(have) => {
+                    let is_same = *have == want;
+                    self.reconcile_peer(&want)?;
+                    if !is_same {
+                        self.change_port(want)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -196,13 +174,12 @@ impl Engine {
     }
 
     fn make_port(&mut self, config: PortConfig) -> Result<(), Problem> {
-        let path = config.socket.clone();
-        let listens = config.role == switching::Role::Server;
-        let socket = if listens {
-            Some(self.listen(&path)?)
-        } else {
-            None
+        let socket = match config.role {
+            switching::Role::Server => Some(self.listen_again(&config)?),
+            switching::Role::Client => None,
         };
+        // Before anybody can connect.
+        self.reconcile_peer(&config)?;
         let fds: Vec<_> = socket.iter().map(AsFd::as_fd).collect();
         let order = Order::AddPort(config.clone());
         if let Err(error) = self.switch.request(order, &fds, |report, _| Some(report)) {
@@ -222,14 +199,14 @@ impl Engine {
     fn drop_port(&mut self, id: PortId) -> Result<(), Problem> {
         self.order(Order::RemovePort(id))?;
         self.limits.remove(&id);
+        self.peers.remove(&id);
         self.forget_mirrors_of(id);
+        self.ports_logged.remove(&id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };
         if config.role == switching::Role::Server {
-            self.supervisor
-                .unlisten(&config.socket)
-                .map_err(unavailable)?;
+            self.unlisten(&config.socket)?;
         }
         // What it asked last is in the ring by now, and its number may be another port's soon.
         self.forget_questions(id).map_err(unavailable)?;
@@ -335,7 +312,7 @@ impl Engine {
             wanted: self.saved.wanted.clone(),
             access: self.access.clone(),
             numbers: self.saved.numbers.clone(),
-            runtime_dir: self.runtime_dir.clone(),
+            reach: self.reach.clone(),
         }
     }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use api::v1::{
-    DriverStatus, FdbDocument, FdbEntry, FdbFilter, PortSpec, PortState as ApiState, PortStats,
-    PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, QueueFault, RingFormat,
-    StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
+    DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, PortSpec,
+    PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
+    ProcessStatus, QueueFault, RingFormat, StatsDocument, StatusDocument, SwitchStatus, Traffic,
+    Work,
 };
 use channel::driving::DriverState;
 use channel::supervision::ProcessInfo;
@@ -83,6 +84,7 @@ pub(super) fn port_status(
 fn driver_status(state: &DriverState) -> DriverStatus {
     DriverStatus {
         back_end: state.back_end.map(|b| b.as_str().to_owned()),
+        mac: state.mac.map(|mac| wire::MacAddr(mac).to_string()),
         pid: state.pid,
         restarts: state.restarts.into(),
         refused_by_interface: state.refused.by_interface,
@@ -126,6 +128,16 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
             })
         })
         .collect();
+    status.front_ends = FrontEndStatus {
+        connections: state.connections,
+        turned_away: state.front_ends.turned_away,
+        turned_away_ms_ago: state.front_ends.turned_away_ms_ago,
+        last_stranger: state.front_ends.last_stranger,
+        refusals: state.front_ends.refusals,
+        pauses: state.front_ends.pauses,
+        pause_ms: state.front_ends.pause_ms,
+        lines_left_out: state.front_ends.lines_left_out,
+    };
     status
 }
 

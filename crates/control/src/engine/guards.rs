@@ -137,7 +137,10 @@ impl Engine {
             let mac = new.mac.map(|mac| MacAddr(mac).to_string());
             let addresses: Vec<String> = new.addresses().map(|a| a.to_string()).collect();
             let addresses = addresses.join(" ");
-            tracing::info!(port = self.port_name(port), mac, addresses, "bound");
+            if let Some(left_out) = self.line_about(port) {
+                let port = self.port_name(port);
+                tracing::info!(port, mac, addresses, left_out, "bound");
+            }
         }
         let effects = self.fdb.learn(now, segment, mac, port);
         if effects.is_empty() && new == bound {

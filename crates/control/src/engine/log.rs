@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use policy::acl::{RuleId, RuleInfo, Verdict};
 use policy::{Decision, PortId};
+use port::EventLimiter;
 use wire::flow::FlowKey;
 
 use super::Engine;
@@ -13,39 +14,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Rules of which is remembered what they have logged, unless more have lately.
 const RULES: usize = 4096;
 
-/// A second of whoever writes lines.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lately {
-    since: Duration,
-    lines: u32,
-    /// Lines that were left out since the last one that was not.
-    left_out: u64,
-}
-
-impl Lately {
-    /// Whether its second is not over.
-    fn is_of(&self, now: Duration) -> bool {
-        now.saturating_sub(self.since) < SECOND
-    }
-
-    /// Whether there may be one more line, and how many were left out before it.
-    pub(super) fn one_more(&mut self, now: Duration, per_second: u32) -> Option<u64> {
-        if !self.is_of(now) {
-            (self.since, self.lines) = (now, 0);
-        }
-        if self.lines >= per_second {
-            self.left_out += 1;
-            return None;
-        }
-        self.lines += 1;
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
-
 /// What rules have logged lately.
 #[derive(Debug, Default)]
 pub(super) struct AccessLog {
-    lately: HashMap<RuleId, Lately>,
+    lately: HashMap<RuleId, EventLimiter>,
     /// With so many, those are looked for that can be forgotten.
     forget_at: usize,
 }
@@ -55,12 +27,12 @@ impl AccessLog {
     fn may_write(&mut self, now: Duration, rule: &RuleInfo) -> Option<u64> {
         let per_second = rule.log?.per_second;
         if self.lately.len() >= self.forget_at.max(RULES) {
-            let is_needed = |lately: &Lately| lately.is_of(now) || lately.left_out > 0;
-            self.lately.retain(|_, lately| is_needed(lately));
+            self.lately.retain(|_, lines| lines.is_needed(now));
             self.forget_at = 2 * self.lately.len();
         }
-        let lately = self.lately.entry(rule.id).or_default();
-        lately.one_more(now, per_second)
+        let lines = self.lately.entry(rule.id);
+        let lines = lines.or_insert_with(|| EventLimiter::new(per_second, SECOND));
+        lines.once_more(now)
     }
 }
 
@@ -127,17 +99,5 @@ mod tests {
             log.may_write(Duration::from_secs(10 + n / 100), &rule(10_000 + n));
         }
         assert!(log.lately.len() < 20_000, "{}", log.lately.len());
-    }
-
-    #[test]
-    fn a_second_has_so_many_lines_and_the_next_says_how_many_were_left_out() {
-        let mut lately = Lately::default();
-        let mut at = |ms| lately.one_more(Duration::from_millis(ms), 2);
-        assert_eq!(
-            [at(0), at(1), at(2), at(999)],
-            [Some(0), Some(0), None, None]
-        );
-        assert_eq!([at(1000), at(1001), at(1002)], [Some(2), Some(0), None]);
-        assert_eq!(at(5000), Some(1));
     }
 }

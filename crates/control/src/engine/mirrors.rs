@@ -1,6 +1,6 @@
 //! Mirrors: the switch has those that are wanted.
 
-use api::v1::{MirrorDirection, MirrorSpec, MirrorStats, Problem, Traffic};
+use api::v1::{AdminState, MirrorDirection, MirrorSpec, MirrorStats, Problem, Traffic};
 use channel::capture::Way;
 use channel::mirrors::Mirror;
 use channel::switching::Order;
@@ -49,7 +49,14 @@ impl Engine {
     }
 
     fn wanted_mirrors(&mut self) -> Vec<Mirror> {
-        let specs = self.saved.wanted.mirrors.clone();
+        let wanted = &self.saved.wanted;
+        let is_down = |name: &str| {
+            let port = wanted.port(name);
+            port.is_some_and(|port| port.admin_state == AdminState::Down)
+        };
+        // A port that is down gets no copies either.
+        let specs = wanted.mirrors.iter().filter(|spec| !is_down(&spec.to));
+        let specs: Vec<MirrorSpec> = specs.cloned().collect();
         let (numbers, counters) = (&mut self.saved.numbers, &self.counters);
         let mut number = |name: &str| {
             let (number, is_new) = numbers.mirror_number(name);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::v1::{PortSpec, WantedState};
+use api::v1::{AdminState, PortSpec, WantedState};
 use policy::{MAX_SEGMENTS, Model, PortMode, Segment, SegmentId};
 use port::PortId;
 use port::counters::{MAX_MIRRORS, MAX_PORTS};
@@ -113,6 +113,9 @@ impl Numbers {
     }
 
     fn mode(&mut self, spec: &PortSpec) -> PortMode {
+        if spec.admin_state == AdminState::Down {
+            return PortMode::Down;
+        }
         let mut ids: Vec<_> = spec.segments().map(|s| self.segment_id(s)).collect();
         match (spec.trunk.is_some(), ids.pop()) {
             (false, Some(segment)) => PortMode::Access(segment),

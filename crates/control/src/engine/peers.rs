@@ -2,7 +2,7 @@
 //!
 //! A question waits for its answer at most [`PATIENCE`]; what else arrives meanwhile is kept for later.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,8 +11,9 @@ use channel::driving::{DriverSpec, DriverState};
 use channel::figures::WorkerFigures;
 use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
-use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
+use channel::supervision::{Ask, GuestWatch, ProcessInfo, SocketDir, Tell, WatchedGuests};
 use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
+use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -208,7 +209,12 @@ pub(super) struct SupervisorPeer {
     stop: bool,
     /// Whether it wants us to change nothing.
     frozen: bool,
+    /// What it knows of whom to dial, as far as that is known.
+    dials: Option<Dials>,
 }
+
+/// Where front ends listen, by port.
+type Dials = Vec<(PortId, String)>;
 
 impl SupervisorPeer {
     /// Over the supervision link.
@@ -222,12 +228,13 @@ impl SupervisorPeer {
             patience,
             stop: false,
             frozen: false,
+            dials: None,
         })
     }
 
     /// Asks, and waits for what `wanted` says is the answer. An answer to an earlier question, which nobody
     /// waits for any more, is thrown away.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &mut self,
         ask: &Ask,
         mut wanted: impl FnMut(Tell, Vec<OwnedFd>) -> Option<T>,
@@ -249,6 +256,12 @@ impl SupervisorPeer {
     /// The supervisor is gone.
     pub(super) fn ready(&self) -> io::Result<()> {
         self.link.send(&Ask::Ready, &[])
+    }
+
+    /// The switch is gone, and we go, too.
+    pub(super) fn bereft(&self) {
+        // If it was the supervisor that is gone, nobody counts.
+        let _ = self.link.send(&Ask::Bereft, &[]);
     }
 
     /// A listening socket at `path`.
@@ -291,15 +304,52 @@ impl SupervisorPeer {
         })
     }
 
+    /// Says where the front ends of these ports are, which are to be dialled, and of no others.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent; or, inside, why it dials none of them.
+    pub(super) fn dials(&mut self, all: Dials) -> io::Result<Result<(), String>> {
+        if self.dials.as_ref() == Some(&all) {
+            return Ok(Ok(()));
+        }
+        self.dials = None;
+        let taken = self.ask(&Ask::Dials(all.clone()), |tell, _| match tell {
+            Tell::Dials { error } => Some(error.map_or(Ok(()), Err)),
+            _ => None,
+        })?;
+        self.dials = taken.is_ok().then_some(all);
+        Ok(taken)
+    }
+
+    /// In which directories sockets may be.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent.
+    pub(super) fn socket_dirs(&mut self) -> io::Result<Vec<SocketDir>> {
+        self.ask(&Ask::SocketDirs, |tell, _| match tell {
+            Tell::SocketDirs(dirs) => Some(dirs),
+            _ => None,
+        })
+    }
+
     /// How the drivers are.
     ///
     /// # Errors
     /// The supervisor is gone or silent.
     pub(super) fn driver_states(&mut self) -> io::Result<Vec<DriverState>> {
-        self.ask(&Ask::DriverStates, |tell, _| match tell {
+        let mut states = self.ask(&Ask::DriverStates, |tell, _| match tell {
             Tell::DriverStates(states) => Some(states),
             _ => None,
-        })
+        })?;
+        let addresses = self.ask(&Ask::InterfaceAddresses, |tell, _| match tell {
+            Tell::InterfaceAddresses(addresses) => Some(addresses),
+            _ => None,
+        })?;
+        let addresses: BTreeMap<String, [u8; 6]> = addresses.into_iter().collect();
+        for state in &mut states {
+            state.mac = addresses.get(&state.name).copied();
+        }
+        Ok(states)
     }
 
     /// How the processes are.

@@ -1,7 +1,7 @@
 //! Changes of what is wanted, made ready by whoever asks for them: all that needs time, but not the switch, is done before the engine
 //! hears of a change. It answers upcalls meanwhile.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use api::v1::{Problem, WantedState};
 use policy::acl::Names;
@@ -10,7 +10,7 @@ use super::access::Access;
 use super::numbers::Numbers;
 use super::saved::Written;
 use crate::command::Request;
-use crate::wanted::{placed, version};
+use crate::wanted::{Reach, placed, version};
 
 /// What a change starts from.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Basis {
     pub(super) wanted: WantedState,
     pub(super) access: Access,
     pub(super) numbers: Numbers,
-    pub(super) runtime_dir: PathBuf,
+    pub(super) reach: Reach,
 }
 
 /// What a change leads to.
@@ -35,8 +35,8 @@ impl Basis {
     #[must_use]
     pub fn new(wanted: WantedState, runtime_dir: &Path) -> Self {
         Self {
+            reach: Reach::of(&wanted, runtime_dir),
             wanted,
-            runtime_dir: runtime_dir.to_owned(),
             ..Self::default()
         }
     }
@@ -54,7 +54,12 @@ impl Plan {
     /// # Errors
     /// 412 when the condition does not hold, and what is wrong with the change or what it would lead to.
     pub fn new(basis: &Basis, request: &Request) -> Result<Self, Problem> {
-        let after = request.against(&basis.wanted, &basis.runtime_dir)?;
+        let after = request.against(&basis.wanted, basis.reach.runtime_dir())?;
+        let within = basis.reach.check(&after);
+        within.map_err(|beyond| match request.change.port() {
+            Some(_) => beyond.to_problem(),
+            None => beyond.to_problem_in(None),
+        })?;
         let mut numbers = basis.numbers.clone();
         let model = numbers.model(&after);
         let names = Names {

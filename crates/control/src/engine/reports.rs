@@ -30,9 +30,10 @@ impl Engine {
                 } => {
                     self.note_phase(port, phase)?;
                     // The switch itself logs who connects, leaves, or breaks a rule.
+                    let left_out = (phase == PortPhase::Up).then(|| self.line_about(port));
                     let port = self.port_name(port);
-                    match phase {
-                        PortPhase::Up => tracing::info!(port, "up"),
+                    match left_out {
+                        Some(Some(left_out)) => tracing::info!(port, left_out, "up"),
                         _ => tracing::debug!(port, ?phase, reason),
                     }
                 }

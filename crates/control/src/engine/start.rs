@@ -56,21 +56,24 @@ pub(super) struct Adopted {
     pub(super) ports: Vec<PortConfig>,
     pub(super) limits: Vec<(PortId, Limits)>,
     pub(super) mirrors: Vec<Mirror>,
+    pub(super) peers: Vec<(PortId, u32)>,
     pub(super) stations: Vec<StationUse>,
 }
 
 /// Takes the switch over from whoever had it.
 pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
     let (mut region, mut epoch, mut ports, mut stations) = (None, 0, Vec::new(), Vec::new());
-    let (mut limits, mut mirrors) = (Vec::new(), Vec::new());
+    let (mut limits, mut mirrors, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     switch.request(Order::Adopt, &[], |report, fds| match report {
         Report::Adopted {
             epoch: running,
             ports: all,
             limits: held_to,
             mirrors: copied,
+            peers: alone,
         } => {
             (epoch, ports, limits, mirrors) = (running, all, held_to, copied);
+            peers = alone;
             region = <[OwnedFd; 3]>::try_from(fds).ok();
             None
         }
@@ -92,6 +95,7 @@ pub(super) fn adopt(switch: &mut SwitchPeer) -> io::Result<Adopted> {
         ports,
         limits,
         mirrors,
+        peers,
         stations,
     })
 }

@@ -4,6 +4,7 @@ mod captures;
 mod changes;
 mod guards;
 mod learning;
+mod owners;
 mod peers;
 mod pins;
 mod restart;

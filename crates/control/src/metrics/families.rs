@@ -2,6 +2,7 @@
 
 use api::v1::{PortState, PortStatus, ProcessState};
 use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
+use channel::switching::FrontEnds;
 use port::REASONS;
 use port::counters::COPY_LOSSES;
 
@@ -32,6 +33,12 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     ports(facts, page);
     queues(facts, page);
     drivers(facts, page);
+}
+
+/// What was done against front ends of a port, if the switch knows the port.
+fn front_ends(port: &PortFacts) -> FrontEnds {
+    let state = port.state.as_ref();
+    state.map(|state| state.front_ends).unwrap_or_default()
 }
 
 fn host(facts: &Facts, page: &mut Page) {
@@ -154,7 +161,7 @@ fn each(facts: &Facts) -> impl Iterator<Item = (&PortStatus, &PortFacts)> {
 
 fn counters(facts: &Facts, page: &mut Page) {
     type Value = fn(&PortFacts) -> u64;
-    let families: [(&str, &str, Value); 6] = [
+    let families: [(&str, &str, Value); 10] = [
         (
             "lasthop_port_received_frames",
             "Frames that the switch took from the port's guest; a segmentation-offload frame counts once.",
@@ -182,6 +189,26 @@ fn counters(facts: &Facts, page: &mut Page) {
             "lasthop_port_connections",
             "Connections of VMMs or drivers so far.",
             |p| p.state.as_ref().map_or(0, |state| state.connections),
+        ),
+        (
+            "lasthop_port_turned_away_connections",
+            "Connections that were closed as soon as they were made.",
+            |p| front_ends(p).turned_away,
+        ),
+        (
+            "lasthop_port_refused_messages",
+            "vhost-user messages of VMMs or drivers that were refused.",
+            |p| front_ends(p).refusals,
+        ),
+        (
+            "lasthop_port_pauses",
+            "Times that the port took no connection for a while, after one that did harm.",
+            |p| front_ends(p).pauses,
+        ),
+        (
+            "lasthop_port_log_lines_left_out",
+            "Lines about the port that were left out of the log, because there were many.",
+            |p| front_ends(p).lines_left_out,
         ),
     ];
     for (name, help, value) in families {

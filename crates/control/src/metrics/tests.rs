@@ -5,7 +5,9 @@ use api::v1::{
     ProcessStatus, SegmentStatus, StatusDocument,
 };
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
-use channel::switching::{PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures};
+use channel::switching::{
+    FrontEnds, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
+};
 use port::counters::{PortCounts, Ticks, Traffic};
 use port::{DropReason, PortId, REASONS};
 use serde_json::Value;
@@ -51,6 +53,15 @@ fn facts() -> Facts {
             },
         }],
         connections: 2,
+        front_ends: FrontEnds {
+            turned_away: 5,
+            turned_away_ms_ago: Some(10),
+            last_stranger: None,
+            refusals: 6,
+            pauses: 7,
+            pause_ms: 800,
+            lines_left_out: 9,
+        },
     };
     let counts = PortCounts {
         from_guest: Traffic {

@@ -19,14 +19,14 @@ use crate::wanted::{AccessChange, Change, check_access};
 type Names = Result<Path<(String, String)>, PathRejection>;
 
 /// Who may talk to whom
-#[utoipa::path(get, path = "/v1/access", responses((status = 200, body = AccessModel)))]
+#[utoipa::path(get, operation_id = "get_access", path = "/v1/access", responses((status = 200, body = AccessModel)))]
 pub(super) async fn show(State(engine): State<EngineHandle>) -> Done<Response> {
     let wanted = engine.wanted().await?;
     Ok(with_tag(&wanted, Json(&*wanted.state.access)))
 }
 
 /// Want these access lists and no others
-#[utoipa::path(put, path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = AccessModel, responses(
+#[utoipa::path(put, operation_id = "replace_access", path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = AccessModel, responses(
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn put(
@@ -44,7 +44,7 @@ pub(super) async fn put(
 /// Want other access lists
 ///
 /// A JSON merge patch (RFC 7396) of what `GET` gives: lists are replaced as a whole.
-#[utoipa::path(patch, path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = Value, responses(
+#[utoipa::path(patch, operation_id = "patch_access", path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = Value, responses(
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn patch(
@@ -59,7 +59,7 @@ pub(super) async fn patch(
 }
 
 /// Rules that never decide anything, and lists that are nobody's
-#[utoipa::path(get, path = "/v1/access/warnings", responses((status = 200, body = AccessWarnings)))]
+#[utoipa::path(get, operation_id = "list_access_warnings", path = "/v1/access/warnings", responses((status = 200, body = AccessWarnings)))]
 pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Response> {
     let wanted = engine.wanted().await?;
     let checked = check_access(&wanted.state);
@@ -77,7 +77,7 @@ pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Respons
 }
 
 /// One access list
-#[utoipa::path(get, path = "/v1/access/lists/{name}", params(NamePath), responses((status = 200, body = AccessListSpec)))]
+#[utoipa::path(get, operation_id = "get_access_list", path = "/v1/access/lists/{name}", params(NamePath), responses((status = 200, body = AccessListSpec)))]
 pub(super) async fn show_list(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
     let name = name(path)?;
     let wanted = engine.wanted().await?;
@@ -87,7 +87,7 @@ pub(super) async fn show_list(State(engine): State<EngineHandle>, path: Name) ->
 }
 
 /// Want this access list; a new one goes behind the others
-#[utoipa::path(put, path = "/v1/access/lists/{name}", params(NamePath, IfMatch), request_body = AccessListSpec, responses(
+#[utoipa::path(put, operation_id = "put_access_list", path = "/v1/access/lists/{name}", params(NamePath, IfMatch), request_body = AccessListSpec, responses(
     (status = 200, body = AccessListSpec)
 ))]
 pub(super) async fn put_list(
@@ -104,7 +104,7 @@ pub(super) async fn put_list(
 }
 
 /// Remove an access list
-#[utoipa::path(delete, path = "/v1/access/lists/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_access_list", path = "/v1/access/lists/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_list(
     State(engine): State<EngineHandle>,
     path: Name,
@@ -114,7 +114,7 @@ pub(super) async fn remove_list(
 }
 
 /// Want this rule in a list; a new one goes behind the others
-#[utoipa::path(put, path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), request_body = RuleSpec, responses(
+#[utoipa::path(put, operation_id = "put_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), request_body = RuleSpec, responses(
     (status = 200, body = RuleSpec)
 ))]
 pub(super) async fn put_rule(
@@ -132,7 +132,7 @@ pub(super) async fn put_rule(
 }
 
 /// Remove a rule from a list
-#[utoipa::path(delete, path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_rule(
     State(engine): State<EngineHandle>,
     path: Names,
@@ -143,7 +143,7 @@ pub(super) async fn remove_rule(
 }
 
 /// Want this set of addresses
-#[utoipa::path(put, path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), request_body = AddressSet, responses(
+#[utoipa::path(put, operation_id = "put_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), request_body = AddressSet, responses(
     (status = 200, body = AddressSet)
 ))]
 pub(super) async fn put_set(
@@ -160,7 +160,7 @@ pub(super) async fn put_set(
 }
 
 /// Remove a set of addresses; no rule may name it
-#[utoipa::path(delete, path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_set(
     State(engine): State<EngineHandle>,
     path: Name,

@@ -19,7 +19,7 @@ use crate::command::EngineHandle;
 ///
 /// A pcapng file that ends when the port goes, after `count` frames, or when somebody deletes what `Location` names. At most eight at
 /// once.
-#[utoipa::path(get, path = "/v1/ports/{name}/capture", params(NamePath, CaptureQuery), responses(
+#[utoipa::path(get, operation_id = "capture_port", path = "/v1/ports/{name}/capture", params(NamePath, CaptureQuery), responses(
     (status = 200, body = Vec<u8>, content_type = "application/x-pcapng",
      headers(("Location" = String, description = "To be deleted to end it.")))
 ))]
@@ -56,7 +56,7 @@ pub(super) async fn capture(
 }
 
 /// End a capture; what was copied still comes
-#[utoipa::path(delete, path = "/v1/captures/{number}", params(("number" = u32, Path)), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "end_capture", path = "/v1/captures/{number}", params(("number" = u32, Path)), responses((status = 204)))]
 pub(super) async fn end(
     State(engine): State<EngineHandle>,
     number: Result<Path<u32>, PathRejection>,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! connections     at most CLIENTS; one more takes the place of the one that has been idle for longest, and where all are
-//!                 busy it is turned away with 503
+//!                 busy it is turned away with 503; at most FAREWELLS are told so at once
 //! head            at most BUFFER bytes and HEADERS lines, within HEAD; else 431, 400, 408
 //! body            bounded by the router, within EXCHANGE; else 413, 408
 //! answer          at most ANSWERS at once are being made, or are LONG and being written; a client that does not read its
@@ -39,6 +39,8 @@ use super::requests::Failure;
 
 /// Connections of one socket.
 pub(super) const CLIENTS: usize = 64;
+/// Clients beyond that who are told at once why they are turned away.
+const FAREWELLS: usize = 16;
 /// Answers at once.
 const ANSWERS: usize = 8;
 /// For the head of a request.
@@ -133,6 +135,7 @@ struct Crowd {
     clients: Vec<Client>,
     tasks: JoinSet<()>,
     answers: Arc<Semaphore>,
+    farewells: Arc<Semaphore>,
     closing: watch::Sender<bool>,
 }
 
@@ -144,13 +147,7 @@ pub(super) async fn serve(
     grace: Duration,
 ) {
     let mut shutdown = pin!(shutdown);
-    let mut crowd = Crowd {
-        router,
-        clients: Vec::new(),
-        tasks: JoinSet::new(),
-        answers: Arc::new(Semaphore::new(ANSWERS)),
-        closing: watch::Sender::new(false),
-    };
+    let mut crowd = Crowd::new(router);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
@@ -174,9 +171,23 @@ pub(super) async fn serve(
 }
 
 impl Crowd {
+    fn new(router: Router) -> Self {
+        Self {
+            router,
+            clients: Vec::new(),
+            tasks: JoinSet::new(),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
+            farewells: Arc::new(Semaphore::new(FAREWELLS)),
+            closing: watch::Sender::new(false),
+        }
+    }
+
     fn admit(&mut self, stream: Box<dyn Stream>) {
         if self.clients.len() >= CLIENTS && !self.make_room() {
-            self.tasks.spawn(turn_away(stream));
+            // Whoever comes in a flood is not even told.
+            if let Ok(place) = Arc::clone(&self.farewells).try_acquire_owned() {
+                self.tasks.spawn(turn_away(stream, place));
+            }
             return;
         }
         let activity = Arc::new(Activity::new());
@@ -328,7 +339,7 @@ impl HttpBody for Fed {
 }
 
 /// Tells a client that there are too many.
-async fn turn_away(stream: Box<dyn Stream>) {
+async fn turn_away(stream: Box<dyn Stream>, _place: OwnedSemaphorePermit) {
     tell(stream, Problem::unavailable("there are too many clients")).await;
 }
 
@@ -383,5 +394,33 @@ impl HttpBody for Pieces {
             Some(inner) => SizeHint::with_exact(inner + rest),
             None => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_of_clients_that_read_nothing_holds_a_bounded_number_of_connections() {
+        let mut crowd = Crowd::new(Router::new());
+        let mut others = Vec::new();
+        for _ in 0..CLIENTS {
+            crowd.admit(deaf(&mut others));
+        }
+        for client in &crowd.clients {
+            client.activity.note(true);
+        }
+        for _ in 0..10 * FAREWELLS {
+            crowd.admit(deaf(&mut others));
+        }
+        assert_eq!(crowd.tasks.len(), CLIENTS + FAREWELLS);
+    }
+
+    /// Our end of a connection that takes a byte.
+    fn deaf(others: &mut Vec<tokio::io::DuplexStream>) -> Box<dyn Stream> {
+        let (ours, other) = tokio::io::duplex(1);
+        others.push(other);
+        Box::new(ours)
     }
 }

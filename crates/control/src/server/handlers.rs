@@ -3,9 +3,9 @@
 pub(super) mod trace;
 
 use api::v1::{
-    ChangeOptions, FdbDocument, FdbFilter, PortPatch, PortSpec, PortStatus, PortsDocument, Problem,
-    ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument,
-    StatusDocument, SwitchSpec, WantedState,
+    ChangeOptions, FdbDocument, FdbFilter, FdbFlushed, PortPatch, PortSpec, PortStats, PortStatus,
+    PortsDocument, Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus,
+    SegmentsDocument, StatsDocument, StatusDocument, SwitchSpec, WantedState,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -29,19 +29,19 @@ pub(super) type Body = Result<Bytes, BytesRejection>;
 pub(super) type Options = Result<Query<ChangeOptions>, QueryRejection>;
 
 /// What everything is doing
-#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusDocument)))]
+#[utoipa::path(get, operation_id = "get_status", path = "/v1/status", responses((status = 200, body = StatusDocument)))]
 pub(super) async fn status(State(engine): State<EngineHandle>) -> Done<Json<StatusDocument>> {
     Ok(Json(engine.status().await?))
 }
 
 /// Traffic and drops
-#[utoipa::path(get, path = "/v1/stats", responses((status = 200, body = StatsDocument)))]
+#[utoipa::path(get, operation_id = "get_stats", path = "/v1/stats", responses((status = 200, body = StatsDocument)))]
 pub(super) async fn stats(State(engine): State<EngineHandle>) -> Done<Json<StatsDocument>> {
     Ok(Json(engine.stats().await?))
 }
 
 /// Which address was learned behind which port
-#[utoipa::path(get, path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbDocument)))]
+#[utoipa::path(get, operation_id = "list_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbDocument)))]
 pub(super) async fn fdb(
     State(engine): State<EngineHandle>,
     filter: Result<Query<FdbFilter>, QueryRejection>,
@@ -49,10 +49,33 @@ pub(super) async fn fdb(
     Ok(Json(engine.fdb(query(filter)?).await?))
 }
 
+/// Forget what was learned
+///
+/// Of a segment, of a port, or all. Addresses that guards list stay. Frames to what is forgotten are flooded until it is heard again.
+#[utoipa::path(delete, operation_id = "flush_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbFlushed)))]
+pub(super) async fn flush_fdb(
+    State(engine): State<EngineHandle>,
+    filter: Result<Query<FdbFilter>, QueryRejection>,
+) -> Done<Json<FdbFlushed>> {
+    Ok(Json(engine.flush_fdb(query(filter)?).await?))
+}
+
+/// Traffic and drops of one port
+#[utoipa::path(get, operation_id = "get_port_stats", path = "/v1/ports/{name}/stats", params(NamePath), responses((status = 200, body = PortStats)))]
+pub(super) async fn port_stats(
+    State(engine): State<EngineHandle>,
+    port: Name,
+) -> Done<Json<PortStats>> {
+    let port = name(port)?;
+    let mut all = engine.stats().await?.ports.into_iter();
+    let found = all.find(|one| one.name == port);
+    Ok(Json(found.ok_or_else(|| Problem::no_such_port(&port))?))
+}
+
 /// Metrics for Prometheus
 ///
 /// In its text format 0.0.4, or in OpenMetrics 1.0 for those who accept that.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+#[utoipa::path(get, operation_id = "get_metrics", path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(
     State(engine): State<EngineHandle>,
     headers: HeaderMap,
@@ -64,13 +87,13 @@ pub(super) async fn metrics(
 }
 
 /// This document
-#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, body = Value)))]
+#[utoipa::path(get, operation_id = "get_openapi", path = "/v1/openapi.json", responses((status = 200, body = Value)))]
 pub(super) async fn openapi() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], openapi::COMMITTED)
 }
 
 /// Everything that is wanted
-#[utoipa::path(get, path = "/v1/state", responses(
+#[utoipa::path(get, operation_id = "get_state", path = "/v1/state", responses(
     (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted."))),
     (status = 304, description = "It is the one of If-None-Match.")
 ))]
@@ -89,7 +112,7 @@ pub(super) async fn wanted(
 ///
 /// Fields that are not there have their defaults. Done as a whole or not at all; ports and segments that stay as they are notice
 /// nothing.
-#[utoipa::path(put, path = "/v1/state", params(ChangeOptions, IfMatch), request_body = WantedState, responses(
+#[utoipa::path(put, operation_id = "replace_state", path = "/v1/state", params(ChangeOptions, IfMatch), request_body = WantedState, responses(
     (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted.")))
 ))]
 pub(super) async fn put_state(
@@ -121,7 +144,7 @@ pub(super) async fn patch_state(
 }
 
 /// What is wanted of the switch
-#[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchSpec)))]
+#[utoipa::path(get, operation_id = "get_switch", path = "/v1/switch", responses((status = 200, body = SwitchSpec)))]
 pub(super) async fn switch(State(engine): State<EngineHandle>) -> Done<Response> {
     let wanted = engine.wanted().await?;
     Ok(with_tag(&wanted, Json(&wanted.state.switch)))
@@ -145,7 +168,7 @@ pub(super) async fn patch_switch(
 }
 
 /// All segments
-#[utoipa::path(get, path = "/v1/segments", responses((status = 200, body = SegmentsDocument)))]
+#[utoipa::path(get, operation_id = "list_segments", path = "/v1/segments", responses((status = 200, body = SegmentsDocument)))]
 pub(super) async fn segments(State(engine): State<EngineHandle>) -> Done<Response> {
     let wanted = engine.wanted().await?;
     let segments = wanted::segments(&wanted.state);
@@ -153,7 +176,7 @@ pub(super) async fn segments(State(engine): State<EngineHandle>) -> Done<Respons
 }
 
 /// One segment
-#[utoipa::path(get, path = "/v1/segments/{name}", params(NamePath), responses((status = 200, body = SegmentStatus)))]
+#[utoipa::path(get, operation_id = "get_segment", path = "/v1/segments/{name}", params(NamePath), responses((status = 200, body = SegmentStatus)))]
 pub(super) async fn show_segment(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
     let name = name(path)?;
     let wanted = engine.wanted().await?;
@@ -183,7 +206,7 @@ pub(super) async fn add_segment(
 }
 
 /// Change a segment
-#[utoipa::path(patch, path = "/v1/segments/{name}", params(NamePath, IfMatch), request_body = SegmentPatch, responses(
+#[utoipa::path(patch, operation_id = "change_segment", path = "/v1/segments/{name}", params(NamePath, IfMatch), request_body = SegmentPatch, responses(
     (status = 200, body = SegmentStatus)
 ))]
 pub(super) async fn set_segment(
@@ -213,13 +236,13 @@ pub(super) async fn remove_segment(
 }
 
 /// All ports
-#[utoipa::path(get, path = "/v1/ports", responses((status = 200, body = PortsDocument)))]
+#[utoipa::path(get, operation_id = "list_ports", path = "/v1/ports", responses((status = 200, body = PortsDocument)))]
 pub(super) async fn ports(State(engine): State<EngineHandle>) -> Done<Json<PortsDocument>> {
     Ok(Json(engine.ports().await?))
 }
 
 /// One port
-#[utoipa::path(get, path = "/v1/ports/{name}", params(NamePath), responses((status = 200, body = PortStatus)))]
+#[utoipa::path(get, operation_id = "get_port", path = "/v1/ports/{name}", params(NamePath), responses((status = 200, body = PortStatus)))]
 pub(super) async fn show_port(
     State(engine): State<EngineHandle>,
     path: Name,
@@ -247,7 +270,7 @@ pub(super) async fn add_port(
 }
 
 /// Change a port
-#[utoipa::path(patch, path = "/v1/ports/{name}", params(NamePath, IfMatch), request_body = PortPatch, responses(
+#[utoipa::path(patch, operation_id = "change_port", path = "/v1/ports/{name}", params(NamePath, IfMatch), request_body = PortPatch, responses(
     (status = 200, body = PortStatus)
 ))]
 pub(super) async fn set_port(

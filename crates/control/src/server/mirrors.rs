@@ -13,7 +13,7 @@ use crate::command::EngineHandle;
 use crate::wanted::{self, Change, MirrorChange};
 
 /// All mirrors, with what each has copied, and what the ports have got that get the copies
-#[utoipa::path(get, path = "/v1/mirrors", responses((status = 200, body = MirrorsDocument)))]
+#[utoipa::path(get, operation_id = "list_mirrors", path = "/v1/mirrors", responses((status = 200, body = MirrorsDocument)))]
 pub(super) async fn list(State(engine): State<EngineHandle>) -> Done<Json<MirrorsDocument>> {
     let wanted = engine.wanted().await?;
     let stats = engine.stats().await?;
@@ -22,7 +22,7 @@ pub(super) async fn list(State(engine): State<EngineHandle>) -> Done<Json<Mirror
 }
 
 /// One mirror, as it is wanted
-#[utoipa::path(get, path = "/v1/mirrors/{name}", params(NamePath), responses((status = 200, body = MirrorSpec)))]
+#[utoipa::path(get, operation_id = "get_mirror", path = "/v1/mirrors/{name}", params(NamePath), responses((status = 200, body = MirrorSpec)))]
 pub(super) async fn show(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
     let name = name(path)?;
     let wanted = engine.wanted().await?;
@@ -32,7 +32,7 @@ pub(super) async fn show(State(engine): State<EngineHandle>, path: Name) -> Done
 }
 
 /// Add a mirror; no other has its name
-#[utoipa::path(post, path = "/v1/mirrors", params(ChangeOptions, IfMatch), request_body = MirrorSpec, responses(
+#[utoipa::path(post, operation_id = "add_mirror", path = "/v1/mirrors", params(ChangeOptions, IfMatch), request_body = MirrorSpec, responses(
     (status = 201, body = MirrorSpec),
     (status = 200, body = MirrorSpec, description = "It was only looked at.")
 ))]
@@ -55,7 +55,7 @@ pub(super) async fn add(
 }
 
 /// Want this mirror; a new one goes behind the others
-#[utoipa::path(put, path = "/v1/mirrors/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = MirrorSpec, responses(
+#[utoipa::path(put, operation_id = "put_mirror", path = "/v1/mirrors/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = MirrorSpec, responses(
     (status = 200, body = MirrorSpec)
 ))]
 pub(super) async fn put(
@@ -73,7 +73,7 @@ pub(super) async fn put(
 }
 
 /// Remove a mirror
-#[utoipa::path(delete, path = "/v1/mirrors/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_mirror", path = "/v1/mirrors/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove(
     State(engine): State<EngineHandle>,
     path: Name,

@@ -4,7 +4,7 @@
 //! `BLESS=1 cargo test -p lasthop-control openapi`.
 
 use utoipa::OpenApi;
-use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
 use super::{access, captures, handlers, mirrors};
 
@@ -58,9 +58,12 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         captures::capture,
         captures::end,
         handlers::stats,
+        handlers::port_stats,
         handlers::fdb,
+        handlers::flush_fdb,
         handlers::trace::trace,
         handlers::trace::flows,
+        handlers::trace::purge,
         handlers::metrics,
         handlers::openapi,
     ),
@@ -91,6 +94,7 @@ pub fn document() -> String {
                 .description("Why it was not done (RFC 9457).")
                 .content("application/problem+json", problem.build());
             let all = &mut operation.responses.responses;
+            all.iter_mut().for_each(describe);
             all.insert("default".to_owned(), refusal.build().into());
         }
     }
@@ -99,8 +103,24 @@ pub fn document() -> String {
     text
 }
 
+/// An answer of which nothing is said beside its status says what that means: OpenAPI wants a description of each.
+fn describe((status, answer): (&String, &mut RefOr<Response>)) {
+    if let RefOr::T(answer) = answer
+        && answer.description.is_empty()
+    {
+        answer.description = match status.as_str() {
+            "201" => "It was added.",
+            "204" => "It was done, and there is nothing to say about it.",
+            _ => "What was asked for.",
+        }
+        .to_owned();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::Value;
 
     use super::*;
@@ -137,6 +157,32 @@ mod tests {
         table.sort();
         described.sort();
         assert_eq!(described, table);
+    }
+
+    /// Generators make a method of each operation: its name says what it does, and to what.
+    #[test]
+    fn every_operation_has_a_name_of_its_own_and_every_answer_a_description() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let paths = document["paths"].as_object().unwrap().values();
+        let mut names = BTreeSet::new();
+        for operation in paths.flat_map(|path| path.as_object().unwrap().values()) {
+            let name = operation["operationId"].as_str().unwrap();
+            let verb = name.split_once('_').map(|(verb, _)| verb);
+            let verbs = [
+                "get", "list", "add", "put", "replace", "patch", "change", "remove", "capture",
+                "end", "trace", "flush", "purge",
+            ];
+            assert!(verb.is_some_and(|verb| verbs.contains(&verb)), "{name}");
+            assert!(names.insert(name), "{name} is there twice");
+            for (status, answer) in operation["responses"].as_object().unwrap() {
+                let description = answer["description"].as_str();
+                assert!(
+                    description.is_some_and(|text| !text.is_empty()),
+                    "{name}: {status}"
+                );
+            }
+        }
+        assert!(names.len() > 30);
     }
 
     /// Who reads it does not have our code.

@@ -46,7 +46,10 @@ pub(super) fn misspelt(text: &str) -> Problem {
         .rsplit_once("query string: ")
         .map_or(text, |(_, what)| what);
     match what.split_once(": ") {
-        Some((field, detail)) if !field.contains(' ') => malformed(detail).with_field(field),
+        Some((field, detail)) if !field.contains(' ') => {
+            let (detail, field) = objects::told(detail, field);
+            malformed(detail).with_field(field)
+        }
         _ => malformed(what),
     }
 }
@@ -84,8 +87,8 @@ pub(super) fn document<T: DeserializeOwned>(
     }
     // Once more, with a note of where it goes wrong, which takes twice as long.
     let mut json = serde_json::Deserializer::from_slice(&body);
-    let document = objects::read(&mut json).map_err(|error| unfit(&error))?;
-    json.end().map_err(|error| malformed(error.to_string()))?;
+    let document = objects::read(&mut json).map_err(|error| objects::problem(&error))?;
+    json.end().map_err(|error| objects::unreadable(&error))?;
     Ok(document)
 }
 
@@ -111,19 +114,6 @@ fn unread(error: &BytesRejection) -> Problem {
             Problem::new(ProblemKind::TooLarge, detail)
         }
         _ => malformed(error.body_text()),
-    }
-}
-
-/// A body that is no JSON (400), or JSON that is not the document that was asked for (422).
-fn unfit(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
-    let detail = objects::told(error.inner());
-    if !error.inner().is_data() {
-        return malformed(detail);
-    }
-    let problem = Problem::new(ProblemKind::Invalid, detail);
-    match error.path().to_string().as_str() {
-        "." | "?" => problem,
-        field => problem.with_field(field),
     }
 }
 

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::v1::{
-    CaptureQuery, FdbDocument, FdbEntry, FdbFilter, FlowsDocument, PortState, PortStats,
-    PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument, StatusDocument,
-    SwitchStatus, TraceDocument, WantedState,
+    CaptureQuery, FdbDocument, FdbEntry, FdbFilter, FdbFlushed, FlowsDocument, PortState,
+    PortStats, PortStatus, PortsDocument, Problem, ProcessState, ProcessStatus, StatsDocument,
+    StatusDocument, SwitchStatus, TraceDocument, WantedState,
 };
 use channel::capture::{Region, Seen, Way};
 use port::Offload;
@@ -85,6 +85,15 @@ impl FakeEngine {
                 ..StatsDocument::default()
             }))),
             Command::Fdb(filter, reply) => drop(reply.send(Ok(fdb_of(&filter)))),
+            Command::FlushFdb(filter, reply) => {
+                let flushed = fdb_of(&filter).entries.len() as u64;
+                drop(reply.send(Ok(FdbFlushed { flushed })));
+            }
+            Command::PurgeFlows(port, reply) => {
+                let missing = port.filter(|name| self.wanted.port(name).is_none());
+                let done = missing.map_or(Ok(()), |name| Err(Problem::no_such_port(&name)));
+                drop(reply.send(done));
+            }
             Command::Trace(request, reply) => drop(reply.send(Ok(TraceDocument {
                 port: request.port,
                 ..TraceDocument::default()
@@ -354,7 +363,7 @@ async fn a_wrong_document_names_the_field_and_changes_nothing() {
             format!(r#"{{"ports":[{VM1},{vm2},"queue":5}}]}}"#),
             422,
             "ports[1].queue",
-            "unknown field",
+            "unknown key",
         ),
         (
             "PUT",
@@ -378,7 +387,7 @@ async fn a_wrong_document_names_the_field_and_changes_nothing() {
             r#"{"port":[]}"#.to_owned(),
             422,
             "port",
-            "unknown field",
+            "unknown key",
         ),
         (
             "PUT",
@@ -544,6 +553,14 @@ async fn documents_are_served() {
         body["ports"][0]["from_guest"],
         json!({"packets":0,"bytes":0})
     );
+    let (status, _, _) = site.ask("GET", "/v1/ports/vm9/stats", "").await;
+    assert_eq!(status, 404);
+    let (status, _, body) = site.ask("DELETE", "/v1/fdb?segment=red", "").await;
+    assert_eq!((status, body), (200, json!({"flushed": 1})));
+    let (status, _, _) = site.ask("DELETE", "/v1/flows", "").await;
+    assert_eq!(status, 204);
+    let (status, _, _) = site.ask("DELETE", "/v1/flows?port=vm9", "").await;
+    assert_eq!(status, 404);
     let (_, _, body) = site.ask("GET", "/v1/fdb?segment=red", "").await;
     assert_eq!(body["entries"].as_array().unwrap().len(), 1);
     assert_eq!(body["entries"][0]["port"], "vm2");
@@ -581,7 +598,7 @@ async fn wrong_requests_get_problems() {
             "",
             400,
             Some("colour"),
-            "unknown field `colour`",
+            "unknown key \"colour\"",
         ),
         (
             "GET",
@@ -608,7 +625,7 @@ async fn wrong_requests_get_problems() {
             "not `true` or `false`",
         ),
         ("GET", "/v1/trace", "", 405, None, "method"),
-        ("POST", "/v1/trace", "{}", 422, None, "missing field `port`"),
+        ("POST", "/v1/trace", "{}", 422, Some("port"), "no such key"),
         (
             "POST",
             "/v1/trace",
@@ -617,8 +634,22 @@ async fn wrong_requests_get_problems() {
             Some("port"),
             "expected a string",
         ),
-        ("POST", "/v1/ports", "{", 400, None, "EOF"),
-        ("POST", "/v1/ports", "", 400, None, "EOF"),
+        (
+            "POST",
+            "/v1/ports",
+            "{",
+            400,
+            None,
+            "found its end at line 1 column",
+        ),
+        (
+            "POST",
+            "/v1/ports",
+            "",
+            400,
+            None,
+            "found its end at line 1 column",
+        ),
         (
             "POST",
             "/v1/ports",
@@ -654,7 +685,14 @@ async fn wrong_requests_get_problems() {
             Some("switch.workers"),
             "expected an integer from 1 to 64, or \"auto\"",
         ),
-        ("POST", "/v1/ports", "{}", 422, None, "missing field `name`"),
+        (
+            "POST",
+            "/v1/ports",
+            "{}",
+            422,
+            Some("name"),
+            "-, found no such key",
+        ),
         (
             "POST",
             "/v1/ports",
@@ -669,7 +707,7 @@ async fn wrong_requests_get_problems() {
             r#"{"name":"a","kind":"veth","socket":"a"}"#,
             422,
             Some("kind"),
-            "expected one of `vhost-user`, `uplink`, `tap`",
+            "expected \"vhost-user\", \"uplink\" or \"tap\", found \"veth\"",
         ),
         (
             "POST",
@@ -678,6 +716,30 @@ async fn wrong_requests_get_problems() {
             422,
             Some("queues"),
             "expected an integer from 1 to 64, found 65",
+        ),
+        (
+            "POST",
+            "/v1/ports",
+            r#"{"name":"a","kind":"vhost-user"}"#,
+            422,
+            Some("socket"),
+            "expected the path of a socket, found no such key",
+        ),
+        (
+            "PATCH",
+            "/v1/ports/vm1",
+            r#"{"socket":""}"#,
+            422,
+            Some("socket"),
+            "expected the path of a socket, found \"\"",
+        ),
+        (
+            "PATCH",
+            "/v1/ports/vm1",
+            r#"{"weight":"7"}"#,
+            422,
+            Some("weight"),
+            "expected an integer from 1 to 1000, found \"7\"",
         ),
         (
             "POST",
@@ -693,7 +755,39 @@ async fn wrong_requests_get_problems() {
             r#"{"name":"a","kind":"vhost-user","socket":"api.sock"}"#,
             409,
             Some("socket"),
-            "the socket of the API",
+            "which Lasthop has for itself",
+        ),
+        (
+            "POST",
+            "/v1/ports",
+            r#"{"name":"a","kind":"vhost-user","socket":"./supervisor.sock"}"#,
+            409,
+            Some("socket"),
+            "which Lasthop has for itself",
+        ),
+        (
+            "POST",
+            "/v1/ports",
+            r#"{"name":"a","kind":"vhost-user","socket":"/elsewhere/a.sock"}"#,
+            422,
+            Some("socket"),
+            "socket_dirs",
+        ),
+        (
+            "PATCH",
+            "/v1/ports/vm1",
+            r#"{"socket":"../a.sock"}"#,
+            422,
+            Some("socket"),
+            "without \"..\"",
+        ),
+        (
+            "PATCH",
+            "/v1/state",
+            r#"{"metrics":{"listen":"unix:/elsewhere/m.sock"}}"#,
+            422,
+            Some("metrics.listen"),
+            "socket_dirs",
         ),
         (
             "PATCH",
@@ -709,7 +803,7 @@ async fn wrong_requests_get_problems() {
             r#"{"name":"vm2"}"#,
             422,
             Some("name"),
-            "unknown field `name`",
+            "unknown key \"name\"",
         ),
     ];
     for (method, path, body, status, field, detail) in table {

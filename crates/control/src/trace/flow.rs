@@ -196,7 +196,7 @@ fn conduct(conduct: Conduct) -> Option<&'static str> {
         Conduct::Neighbour => Some("neighbour discovery"),
         Conduct::FalseNeighbour => Some("false ARP or neighbour discovery"),
         Conduct::DhcpServer => Some("as a DHCP server"),
-        Conduct::Router => Some("as an IPv6 router"),
+        Conduct::Router => Some("as a router"),
         Conduct::Unreadable => Some("unreadable"),
         Conduct::Question => Some("ARP request to all"),
     }
@@ -204,10 +204,11 @@ fn conduct(conduct: Conduct) -> Option<&'static str> {
 
 fn state(state: KeyState) -> Option<String> {
     let words = [
+        (KeyState::HIDDEN, "hidden behind tags or LLC"),
         (KeyState::L3_MALFORMED, "malformed"),
+        (KeyState::L4_UNKNOWN, "transport header unreadable"),
         (KeyState::LATER_FRAGMENT, "later fragments"),
         (KeyState::FRAGMENT, "first fragments"),
-        (KeyState::L4_UNKNOWN, "transport header unreadable"),
     ];
     let found = words.iter().find(|(bit, _)| state.contains(*bit));
     found.map(|(_, words)| (*words).to_owned())
@@ -258,7 +259,7 @@ mod tests {
     fn what_guards_go_by_is_told() {
         let mask = FlowMask::default().with_conduct();
         let advert = of(EtherType::IPV6, 0, 0).with_conduct(Conduct::Router);
-        assert_eq!(told(&advert, mask), "ipv6, as an IPv6 router");
+        assert_eq!(told(&advert, mask), "ipv6, as a router");
         let ordinary = of(EtherType::IPV6, 0, 0);
         assert_eq!(told(&ordinary, mask), "ipv6");
     }

@@ -111,6 +111,7 @@ impl Frame {
         };
         let piece = match (p.l3, p.fragment) {
             (L3::Malformed, _) => " (malformed)",
+            (L3::Hidden, _) => " (what it carries is hidden behind a tag or LLC)",
             (_, Fragment::First) => " (first fragment)",
             (_, Fragment::Later) => " (later fragment)",
             _ => "",
@@ -129,7 +130,7 @@ fn body(p: &Parsed) -> Body {
             sender_ip,
             target_ip,
         } => return arp_body(p, operation, sender_mac, sender_ip, target_ip),
-        L3::Other | L3::Malformed => return Body::Other(p.ethertype),
+        L3::Other | L3::Hidden | L3::Malformed => return Body::Other(p.ethertype),
     };
     let (src, dst): (IpAddr, IpAddr) = (src, dst);
     let [kind, code] = p.l4_flags.to_be_bytes();

@@ -44,15 +44,6 @@ fn end(stage: TraceStage, why: DropReason, text: String) -> TraceStep {
     }
 }
 
-/// Why a frame is dropped of which lists say this.
-fn denial(verdict: Verdict) -> Option<DropReason> {
-    match verdict {
-        Verdict::Allow => None,
-        Verdict::Drop => Some(DropReason::AclDenied),
-        Verdict::Reject => Some(DropReason::AclRejected),
-    }
-}
-
 /// A frame that has no whole Ethernet header.
 pub(crate) fn runt() -> (Vec<TraceStep>, TraceOutcome) {
     let why = DropReason::Runt;
@@ -166,7 +157,7 @@ impl Scene<'_> {
             rule: rule.map(|rule| rule.name.to_string()),
         };
         TraceStep {
-            drop: denial(asked.ruling.verdict).map(|why| why.name().to_owned()),
+            drop: asked.ruling.drop_reason().map(|why| why.name().to_owned()),
             text: ruling_text(&ruling, &asked.ruling),
             ruling: Some(ruling),
             ..step(TraceStage::Policy, String::new())
@@ -325,7 +316,7 @@ fn ruling_text(told: &TraceRuling, ruling: &Ruling) -> String {
     };
     let by = match &ruling.by {
         By::Default => "by default, no rule matches".to_owned(),
-        By::Unreadable => "as its headers cannot be read".to_owned(),
+        By::Unreadable => "as what it carries cannot be read".to_owned(),
         By::Rule(rule) => format!("by rule {} of list {}", rule.name, rule.list),
     };
     let asked = match told.lists.as_slice() {

@@ -158,13 +158,7 @@ fn patched<T: serde::Serialize + DeserializeOwned>(
     let mut value =
         serde_json::to_value(document).map_err(|error| Problem::internal(error.to_string()))?;
     merge(&mut value, patch);
-    objects::read(value).map_err(|error| {
-        let problem = Problem::new(ProblemKind::Invalid, objects::told(error.inner()));
-        match error.path().to_string().as_str() {
-            "." | "?" => problem,
-            field => problem.with_field(field),
-        }
-    })
+    objects::read(value).map_err(|error| objects::problem(&error))
 }
 
 /// The same of the part called `of`, which `null` makes what it is when nothing is said.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use api::v1::{
     BatchingSpec, CopyEngine, DEFAULT_SEGMENT, Enabled, Offload, PortKind, PortSpec, SegmentSpec,
@@ -15,7 +15,7 @@ use super::device::{device, place_of_interface};
 use super::guard;
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
-use super::{API_SOCKET, limits, mirrors, socket_path};
+use super::{RESERVED, limits, mirrors, owner, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -37,6 +37,8 @@ const QUEUES: RangeInclusive<u16> = 1..=64;
 const WEIGHTS: RangeInclusive<u16> = 1..=1000;
 /// From IPv4's smallest (RFC 791) to the jumbo frames that Lasthop carries, in bytes.
 const MTUS: RangeInclusive<u16> = 68..=9216;
+/// Directories for sockets.
+const SOCKET_DIRS_MAX: usize = 64;
 /// Characters of a pattern of names: a thread's has 15 at most.
 const PATTERN_MAX: usize = 64;
 /// `sun_path` has 108 bytes (unix(7)), one of them for the NUL.
@@ -62,6 +64,7 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     copy_engine(state.switch.copy_engine)?;
     offload(&state.switch.offload)?;
     one_helps(&state.switch)?;
+    socket_dirs(&state.switch.socket_dirs)?;
     segments(&state.segments)?;
     metrics(state, runtime_dir)?;
     ports(state, runtime_dir)?;
@@ -238,8 +241,13 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
             return Err(at.taken("a name that no other port has", found));
         }
         device(place, port)?;
+        owner::check(place, port)?;
         if port.kind == PortKind::VhostUser {
             let at = At(place, "socket");
+            // So it is in a document that says nothing of it.
+            if port.socket.is_empty() {
+                return Err(at.wrong(expect::SOCKET, "no such key"));
+            }
             let path = socket(at, &port.socket, runtime_dir)?;
             if let Some(first) = sockets.insert(path, Some(&port.name)) {
                 let own = quoted(&port.socket);
@@ -268,12 +276,37 @@ fn ports(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// A socket's path must name a file, fit into a socket address, and not be the API's.
+/// Directories for sockets are named from the root, and mean one place.
+fn socket_dirs(dirs: &[String]) -> Result<(), Invalid> {
+    let at = At(Place::Switch, "socket_dirs");
+    let wrong = |dir: &String| {
+        let path = Path::new(dir);
+        !path.is_absolute() || climbs(path) || dir.contains('\0') || dir.len() > PATH_MAX
+    };
+    if dirs.len() > SOCKET_DIRS_MAX {
+        return Err(at.wrong(expect::SOCKET_DIRS, dirs.len().to_string()));
+    }
+    match dirs.iter().position(wrong) {
+        Some(i) => Err(at.item(i, expect::SOCKET_DIRS, quoted(&dirs[i]))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a path goes up somewhere: where that leads, its name does not tell.
+pub(super) fn climbs(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// A socket's path must name a file, be fit to be shown, fit into a socket address, and not be one of Lasthop's own.
 fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> {
     let path = socket_path(runtime_dir, socket);
     let is_dir = socket.is_empty() || socket.ends_with('/') || path == runtime_dir;
-    if is_dir || socket.contains('\0') || path.file_name().is_none() {
+    let unfit = socket.contains(char::is_control) || path.file_name().is_none();
+    if is_dir || unfit {
         return Err(at.wrong(expect::SOCKET, quoted(socket)));
+    }
+    if climbs(&path) {
+        return Err(at.wrong("a path without \"..\"", quoted(socket)));
     }
     let length = path.as_os_str().len();
     if length > PATH_MAX {
@@ -281,9 +314,9 @@ fn socket(at: At, socket: &str, runtime_dir: &Path) -> Result<PathBuf, Invalid> 
         let found = format!("{length} bytes: {}", quoted(&path.to_string_lossy()));
         return Err(at.wrong(expected, found));
     }
-    if path == runtime_dir.join(API_SOCKET) {
-        let found = format!("{}, the socket of the API", quoted(socket));
-        return Err(at.taken("a socket of the port's own", found));
+    if RESERVED.iter().any(|own| path == runtime_dir.join(own)) {
+        let found = format!("{}, which Lasthop has for itself", quoted(socket));
+        return Err(at.taken("a path of its own", found));
     }
     Ok(path)
 }
@@ -302,7 +335,9 @@ fn numbers(place: Place, port: &PortSpec) -> Result<(), Invalid> {
 /// A pattern of threads' names.
 fn threads(at: At, pattern: Option<&str>) -> Result<(), Invalid> {
     match pattern {
-        Some(text) if !(1..=PATTERN_MAX).contains(&text.len()) || text.contains('\0') => {
+        Some(text)
+            if !(1..=PATTERN_MAX).contains(&text.len()) || text.contains(char::is_control) =>
+        {
             Err(at.wrong(expect::VCPU_THREADS, quoted(text)))
         }
         _ => Ok(()),

@@ -19,6 +19,12 @@ pub fn listens(port: &PortSpec) -> bool {
     port.kind == PortKind::VhostUser && port.role == Role::Server
 }
 
+/// Whether a VMM listens on a socket for this port.
+#[must_use]
+pub fn dials(port: &PortSpec) -> bool {
+    port.kind == PortKind::VhostUser && port.role == Role::Client
+}
+
 /// The driver that a checked port needs; none for a guest's port.
 #[must_use]
 pub fn driver_of(port: &PortSpec, id: PortId) -> Option<DriverSpec> {
@@ -82,7 +88,7 @@ pub(super) fn device(place: Place, port: &PortSpec) -> Result<(), Invalid> {
     match port.netns.as_deref() {
         Some(netns)
             if netns.is_empty()
-                || netns.contains('\0')
+                || netns.contains(char::is_control)
                 || Path::new(netns).file_name().is_none() =>
         {
             Err(At(place, "netns").wrong(expect::NETNS, quoted(netns)))

@@ -198,12 +198,17 @@ impl Difference {
 /// Whether a port's guest or driver loses its connection.
 fn disconnects(old: &PortSpec, new: &PortSpec) -> bool {
     let fixed = |port: &PortSpec| PortSpec {
+        admin_state: api::v1::AdminState::Up,
         segment: None,
         trunk: None,
         mac: None,
         mtu: None,
         weight: 0,
         vcpu_threads: None,
+        user: None,
+        group: None,
+        mode: None,
+        peer_user: None,
         guard: api::v1::GuardSpec::default(),
         limits: api::v1::LimitsSpec::default(),
         ..port.clone()

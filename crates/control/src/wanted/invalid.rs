@@ -21,6 +21,8 @@ pub(crate) mod expect {
     pub(crate) const MARK: &str = "an integer from 1 to 1024";
     pub(crate) const HYSTERESIS: &str = "an integer from 1 to 1000";
     pub(crate) const CORES: &str = "an array of numbers of cores, each from 0 to 4095";
+    pub(crate) const SOCKET_DIRS: &str =
+        "an array of at most 64 absolute paths of directories, without \"..\"";
     pub(crate) const LISTEN: &str = "an address of this host itself with a port like \"127.0.0.1:9464\", or \"unix:\" and the path of a socket";
     pub(crate) const VLAN: &str = "an integer from 1 to 4094";
     pub(crate) const KIND: &str = "\"vhost-user\", \"uplink\" or \"tap\"";
@@ -31,6 +33,9 @@ pub(crate) mod expect {
     pub(crate) const NETNS: &str = "the name or the path of a network namespace";
     pub(crate) const SOCKET: &str = "the path of a socket";
     pub(crate) const ROLE: &str = "\"server\" or \"client\"";
+    pub(crate) const USER: &str = "the name or the number of a user, as a text";
+    pub(crate) const GROUP: &str = "the name or the number of a group, as a text";
+    pub(crate) const MODE: &str = "an octal number up to 0777, as a text like \"0660\"";
     pub(crate) const QUEUES: &str = "an integer from 1 to 64";
     pub(crate) const SEGMENT: &str = "the name of a segment";
     pub(crate) const TRUNK: &str = "an array of names of segments";
@@ -38,6 +43,7 @@ pub(crate) mod expect {
     pub(crate) const GUARD: &str = "the table [port.guard]";
     pub(crate) const GUARD_MACS: &str = "\"any\", \"learned-once\", or an array of 1 to 64 unicast MAC addresses like \"52:54:00:00:00:01\"";
     pub(crate) const GUARD_ADDRESSES: &str = "\"any\", \"learned-once\", or an array of 1 to 64 IP addresses or networks like \"10.0.0.0/24\"";
+    pub(crate) const ADMIN_STATE: &str = "\"up\" or \"down\"";
     pub(crate) const WEIGHT: &str = "an integer from 1 to 1000";
     pub(crate) const LIMITS: &str = "the table [port.limits]";
     pub(crate) const RATE: &str =

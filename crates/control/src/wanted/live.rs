@@ -32,6 +32,7 @@ fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
         guest_state,
         copy_engine,
         offload,
+        socket_dirs,
     } = switch;
     let own = |key, value: &dyn ToString| (At(Place::Switch, key), value.to_string());
     let word = |key, value: &str| (At(Place::Switch, key), quoted(value));
@@ -49,6 +50,7 @@ fn settings(switch: &SwitchSpec) -> Vec<(At, String)> {
         helpers("mark", &offload.mark),
         helpers("hysteresis_us", &offload.hysteresis_us),
         helpers("cores", &format!("{:?}", offload.cores)),
+        own("socket_dirs", &format!("{socket_dirs:?}")),
     ]
 }
 
@@ -102,5 +104,7 @@ mod tests {
             changed(&|s| s.offload.cores = vec![7]),
             "switch.offload.cores"
         );
+        let dirs = changed(&|s| s.socket_dirs = vec!["/srv".to_owned()]);
+        assert_eq!(dirs, "switch.socket_dirs");
     }
 }

@@ -12,9 +12,10 @@ use virtio::features::Features;
 use virtio::queue::{Journal, JournalRegion, Queue};
 use virtio::vhost_user::{Backend, QueueSetup, Resume};
 
+use super::bounds::Bounds;
 use crate::guest::{GuestPort, GuestQueue};
 use crate::keeper::Keeper;
-use crate::watchdog;
+use crate::watchdog::Doorbells;
 use crate::workers::Workers;
 
 /// What a successor needs to know of the port's queues, beside their rings.
@@ -55,6 +56,8 @@ pub(super) struct ToWorkers<'a> {
     pub(super) config: &'a PortConfig,
     pub(super) keeper: &'a mut Keeper,
     pub(super) positions: &'a mut Positions,
+    pub(super) doorbells: &'a Doorbells,
+    pub(super) bounds: &'a Bounds,
 }
 
 impl ToWorkers<'_> {
@@ -100,8 +103,10 @@ impl ToWorkers<'_> {
             match self.make_journal() {
                 Ok(region) => self.positions.journal = Some(Arc::new(region)),
                 Err(error) => {
-                    let port = &self.config.name;
-                    tracing::warn!(port, "no memory to keep positions in: {error}");
+                    if let Some(left_out) = self.bounds.line() {
+                        let port = &self.config.name;
+                        tracing::warn!(port, left_out, "no memory to keep positions in: {error}");
+                    }
                 }
             }
         }
@@ -167,7 +172,8 @@ impl Backend for ToWorkers<'_> {
                 mem,
             }),
         };
-        let queue = GuestQueue::new(queue?, kick, call, enabled);
+        let queue = GuestQueue::new(queue?, features, kick, call, enabled);
+        let queue = queue.with_doorbells(self.doorbells.clone());
         self.workers
             .start_queue(self.port(), index, queue, features)
     }
@@ -185,17 +191,20 @@ impl Backend for ToWorkers<'_> {
     }
 
     fn signal(&mut self, event: &OwnedFd) {
-        // On the worker, which a front end cannot hold up.
+        // On a worker, which has a watchdog. That it blocked is seen by the doorbells.
         if let Ok(event) = event.try_clone() {
+            let doorbells = self.doorbells.clone();
             self.workers.first(move |_| {
-                let _ = watchdog::ring(&event);
+                let _ = doorbells.ring(&event);
             });
         }
     }
 
     fn queue_refused(&mut self, index: u16, reason: &str) {
-        let port = &self.config.name;
-        tracing::warn!(port, queue = index, "not started: {reason}");
+        if let Some(left_out) = self.bounds.line() {
+            let port = &self.config.name;
+            tracing::warn!(port, queue = index, left_out, "not started: {reason}");
+        }
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
@@ -205,8 +214,10 @@ impl Backend for ToWorkers<'_> {
     }
 
     fn send_rarp(&mut self, mac: [u8; 6]) {
-        let port = self.port();
-        self.workers.first(move |w| w.announce(port, mac));
+        if self.bounds.announcement() {
+            let port = self.port();
+            self.workers.first(move |w| w.announce(port, mac));
+        }
     }
 
     fn keep(&mut self, number: u64, fd: BorrowedFd<'_>) {

@@ -15,17 +15,42 @@
 //! between sending it and consuming its message sends it twice.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
 use virtio::vhost_user::{AnswerPipe, Connection, Fault, Message, Peeked, Session};
 
 use super::backend::{Positions, ToWorkers};
+use super::bare::BareDriver;
+use super::bounds::Bounds;
 use crate::keeper::Keeper;
+use crate::watchdog::Doorbells;
 use crate::workers::Workers;
 
 /// Messages of one front end in a row, before others have their turn.
-const MESSAGES: usize = 64;
+const MESSAGES: u32 = 64;
+/// Others have their turn before that when its messages took so long: each that stops or starts a queue waits for all
+/// workers.
+const TURN: Duration = Duration::from_millis(1);
+
+/// What a front end has had of the session thread in a row.
+struct Turn {
+    began: Instant,
+    messages: u32,
+}
+
+impl Turn {
+    fn begin(began: Instant) -> Self {
+        Self { began, messages: 0 }
+    }
+
+    /// Another message was served. Whether there may be one more.
+    fn goes_on(&mut self, now: Instant) -> bool {
+        self.messages += 1;
+        self.messages < MESSAGES && now.saturating_duration_since(self.began) < TURN
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -33,6 +58,12 @@ pub(super) struct Open {
     pub(super) connection: Connection,
     pub(super) session: Session,
     pub(super) positions: Positions,
+    /// Its event descriptors.
+    pub(super) doorbells: Doorbells,
+    /// Features were chosen, if only once: a driver that ends, or is reset, takes its choice back.
+    pub(super) chose: bool,
+    /// Since when its guest's driver waits for memory to be shared.
+    pub(super) bare: BareDriver,
     /// The message that was answered last: code and payload.
     pub(super) answered: Option<(u32, Vec<u8>)>,
     /// Part of a message was taken from the socket.
@@ -45,6 +76,7 @@ pub(super) struct Around<'a> {
     pub(super) config: &'a PortConfig,
     pub(super) keeper: &'a mut Keeper,
     pub(super) connections: u64,
+    pub(super) bounds: &'a Bounds,
 }
 
 /// The connection's own descriptors go to the supervisor.
@@ -73,9 +105,10 @@ impl Open {
         around.keeper.record(record.to_bytes(), numbers);
     }
 
-    /// Serves what the front end sent.
+    /// Serves what the front end sent, for a while. One that holds us up is heard no more.
     pub(super) fn pump(&mut self, around: &mut Around<'_>) -> Result<(), Fault> {
-        for _ in 0..MESSAGES {
+        let mut turn = Turn::begin(Instant::now());
+        while !self.doorbells.have_blocked() {
             match self.connection.peek()? {
                 Peeked::Nothing => {
                     if !self.connection.wants_write() {
@@ -97,6 +130,9 @@ impl Open {
                     self.serve(message, fds, around, false)?;
                 }
             }
+            if !turn.goes_on(Instant::now()) {
+                break;
+            }
         }
         Ok(())
     }
@@ -114,9 +150,13 @@ impl Open {
             config: around.config,
             keeper: around.keeper,
             positions: &mut self.positions,
+            doorbells: &self.doorbells,
+            bounds: around.bounds,
         };
         let reply = self.session.handle(message.clone(), fds, &mut backend)?;
         self.session.settled();
+        self.chose |= self.session.has_chosen_features();
+        self.bare.look(&self.session, Instant::now());
         if reply.is_some() {
             self.answered = Some((message.code, message.payload.clone()));
         }
@@ -133,5 +173,24 @@ impl Open {
         }
         self.connection.flush()?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_so_many_messages_and_less_where_they_take_long() {
+        let began = Instant::now();
+        let served = |each: Duration| {
+            let mut turn = Turn::begin(began);
+            let more = (1..).take_while(|n| turn.goes_on(began + each * *n));
+            more.count() + 1
+        };
+        assert_eq!(served(Duration::ZERO), 64);
+        assert_eq!(served(Duration::from_micros(10)), 64);
+        assert_eq!(served(Duration::from_micros(250)), 4);
+        assert_eq!(served(Duration::from_millis(20)), 1);
     }
 }

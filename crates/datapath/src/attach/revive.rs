@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use channel::keeping::{ConnectionRecord, JOURNAL, PIPE_FROM, PIPE_TO, SOCKET};
 use channel::switching::PortConfig;
 use virtio::queue::JournalRegion;
 use virtio::vhost_user::{AnswerPipe, Connection, Message, Session, hang_up};
 
+use super::Attachment;
 use super::backend::{Positions, ToWorkers};
+use super::bare::BareDriver;
+use super::offer::offer_again;
 use super::open::Open;
-use super::{Attachment, offer_again};
+use crate::watchdog::Doorbells;
 use crate::workers::Workers;
 
 /// What was kept of a connection.
@@ -97,6 +101,7 @@ impl Attachment {
         self.connections = kept.record.connections;
         let socket = kept.files.get(&SOCKET);
         let socket = socket.and_then(|socket| socket.try_clone().ok());
+        let condemned = kept.condemned;
         match self.bring_back(kept, workers) {
             Ok(open) => {
                 self.open = Some(open);
@@ -109,6 +114,9 @@ impl Attachment {
                 socket.iter().for_each(hang_up);
                 self.keeper.forget();
                 self.dial_later();
+                if condemned {
+                    self.pause();
+                }
             }
         }
     }
@@ -122,11 +130,14 @@ impl Attachment {
         }
         let connection = kept.take_connection()?;
         let mut positions = kept.take_positions(&self.config)?;
+        let doorbells = Doorbells::default();
         let mut backend = ToWorkers {
             workers,
             config: &self.config,
             keeper: &mut self.keeper,
             positions: &mut positions,
+            doorbells: &doorbells,
+            bounds: &self.bounds,
         };
         let (record, files) = (kept.record.session, kept.files);
         let offer = offer_again(&self.config, kept.record.offered);
@@ -134,10 +145,16 @@ impl Attachment {
         if kept.record.port.mtu != self.config.mtu {
             session.set_mtu(self.config.mtu.unwrap_or(1500));
         }
+        let mut bare = BareDriver::default();
+        bare.look(&session, Instant::now());
         Ok(Open {
             connection,
+            // A queue that was ever started had them.
+            chose: session.has_chosen_features() || positions.starts.iter().any(|n| *n > 0),
+            bare,
             session,
             positions,
+            doorbells,
             answered: kept.record.answered,
             torn: false,
         })

@@ -11,7 +11,7 @@ use super::{GuestPort, GuestQueue};
 #[derive(Debug, Default)]
 pub(super) struct Drops(Vec<OfQueue>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct OfQueue {
     /// Reasons that are counted already, one bit each: there are few, and who reads looks at no others.
     seen: u64,
@@ -19,6 +19,15 @@ struct OfQueue {
 }
 
 const _: () = assert!(REASONS.len() <= u64::BITS as usize);
+
+impl Default for OfQueue {
+    fn default() -> Self {
+        Self {
+            seen: 0,
+            frames: [0; REASONS.len()],
+        }
+    }
+}
 
 impl Drops {
     /// A queue is started.

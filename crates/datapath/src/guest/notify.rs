@@ -2,9 +2,16 @@
 
 use super::{GuestFault, GuestQueue};
 use crate::batching::{Activity, Nanos, Rules};
-use crate::watchdog::{self, Blocked};
+use crate::watchdog::Doorbells;
 
 impl GuestQueue {
+    /// Its guest is notified as one of this connection's.
+    #[must_use]
+    pub fn with_doorbells(mut self, doorbells: Doorbells) -> Self {
+        self.doorbells = doorbells;
+        self
+    }
+
     /// Notifies the guest of what was published, or puts that off: until when.
     pub(super) fn notify_by(
         &mut self,
@@ -38,7 +45,7 @@ impl GuestQueue {
     pub(super) fn notify(&mut self) {
         self.counts.notifications += u64::from(self.call.is_some());
         if let Some(call) = &self.call
-            && watchdog::ring(call) == Err(Blocked)
+            && self.doorbells.ring(call).is_err()
         {
             self.fault = Some(GuestFault::CallBlocked);
         }

@@ -9,10 +9,12 @@ use virtio::net;
 use virtio::queue::{Chain, Fill, Limit, Taken};
 
 use super::header::{self, Words};
-use super::{GuestFault, GuestQueue, HEADER};
+use super::{GuestFault, GuestQueue, PIECES};
 
 /// Receive buffers that are taken before they are needed, when nobody said how many will be.
 const AHEAD: usize = 16;
+/// Pieces of memory for whose list room is kept: all buffers of a batch in several regions each.
+const MOST_PIECES: usize = 4096;
 /// Receive buffers that are merged for one frame at most: 64 KiB in buffers of 512 bytes.
 const MAX_MERGED: usize = 128;
 
@@ -39,15 +41,16 @@ impl GuestQueue {
     ) -> Traffic {
         let mut copying = Copying {
             segments: &self.segments,
+            header: self.header,
             frames,
-            bytes: 0,
+            written: 0,
         };
         let ready = &self.chains[self.spent..];
         let count = self.queue.put_filled(ready, &mut copying);
         self.spent += count;
         let done = Traffic {
             packets: count as u64,
-            bytes: copying.bytes,
+            bytes: copying.written - count as u64 * u64::from(self.header),
         };
         self.congestion.found(count);
         self.carried(done);
@@ -113,13 +116,13 @@ impl GuestQueue {
         merge: bool,
         copier: Option<&Copier>,
     ) -> Result<(), DropReason> {
-        let need = HEADER + frame.len();
+        let need = self.header + frame.len();
         let count = self.reserve(need, merge)?;
         // SAFETY: the queue holds the GuestMemory that its segments came from, and is borrowed until they
         // are used no more.
         let mut target = unsafe { Cursor::new(self.memory_of(count)) };
         let (low, high) = header::encode(&frame.offload, count as u16);
-        target.write_words(low, high);
+        target.write_words(low, high, self.header as usize);
         target.write(frame.headers);
         let (mut payload, len) = (frame.payload.cursor(), frame.payload.len());
         // What an engine will have written some time later could not be logged then: its place would be forgotten.
@@ -151,7 +154,7 @@ impl GuestQueue {
                 self.congestion.found_none();
                 return Err(DropReason::ReceiverFull);
             };
-            if chain.bytes < HEADER {
+            if chain.bytes < self.header {
                 return Err(self.stop(GuestFault::NoRoomForHeader));
             }
             room += chain.bytes;
@@ -169,9 +172,7 @@ impl GuestQueue {
     /// Takes the next `count` buffers, or as many as there are.
     fn take_ahead(&mut self, count: usize) -> Result<(), DropReason> {
         if self.spent == self.chains.len() {
-            self.spent = 0;
-            self.chains.clear();
-            self.segments.clear();
+            self.forget_taken();
         }
         let mut taken = Taken {
             segs: &mut self.segments,
@@ -190,9 +191,18 @@ impl GuestQueue {
     /// Gives back what was taken ahead and not needed.
     pub(super) fn give_back(&mut self) {
         self.queue.untake(&self.chains[self.spent..]);
+        self.forget_taken();
+    }
+
+    /// None of the chains that were taken ahead is needed any more. Nor is the memory of a long list of their pieces.
+    #[inline(always)]
+    fn forget_taken(&mut self) {
+        self.spent = 0;
         self.chains.clear();
         self.segments.clear();
-        self.spent = 0;
+        if self.segments.capacity() > MOST_PIECES {
+            self.segments.shrink_to(PIECES);
+        }
     }
 
     /// The memory of the next `count` chains, which were taken one after the other.
@@ -244,39 +254,43 @@ impl Fill for Spread {
 struct Copying<'a, I> {
     /// The chains' buffers; the memory behind them is held.
     segments: &'a [Segment],
+    /// Bytes of a header: at most [`net::LEN`].
+    header: u32,
     frames: I,
-    /// Bytes of all frames so far.
-    bytes: u64,
+    /// Bytes of all frames so far, with their headers.
+    written: u64,
 }
 
 impl<'a, I: Iterator<Item = (Words, Piece<'a>)>> Fill for Copying<'_, I> {
     #[inline(always)]
     fn fill(&mut self, chain: &Chain) -> Option<u32> {
         let (header, frame) = self.frames.next()?;
-        let need = HEADER + frame.len();
-        if chain.segs.len != 1 || chain.bytes < need {
+        // Room for the longest header also where it is shorter: the frame then begins in what was written for the header.
+        if chain.segs.len != 1 || chain.bytes < net::LEN as u32 + frame.len() {
             return None;
         }
         let buffer = self.segments.get(chain.segs.start as usize)?;
-        // SAFETY: the buffer is one piece of at least `need` bytes of the memory that the queue holds; the
-        // frame's maker keeps its pieces mapped.
-        unsafe { write_frame(buffer.ptr, header, &frame) };
-        self.bytes += u64::from(frame.len());
-        Some(need)
+        // SAFETY: the buffer is one piece of the memory that the queue holds, with room for the longest header and the
+        // frame; the frame's maker keeps its pieces mapped.
+        unsafe { write_frame(buffer.ptr, header, self.header, &frame) };
+        let written = self.header + frame.len();
+        self.written += u64::from(written);
+        Some(written)
     }
 }
 
-/// Writes header and frame to one buffer.
+/// Writes header and frame to one buffer, the frame `skip` bytes from its start.
 ///
 /// # Safety
-/// At `to` there are HEADER plus the frame's length bytes mapped, and the frame's pieces are.
+/// At `to` there are [`net::LEN`] plus the frame's length bytes mapped, and the frame's pieces are; `skip` is at most
+/// [`net::LEN`].
 #[inline(always)]
-unsafe fn write_frame(to: *mut u8, (low, high): Words, frame: &Piece<'_>) {
+unsafe fn write_frame(to: *mut u8, (low, high): Words, skip: u32, frame: &Piece<'_>) {
     let (head, rest) = (frame.head.len(), frame.rest_len as usize);
     // SAFETY: the caller speaks for all of it.
     unsafe {
         store_words(to, low, high);
-        let to = to.add(net::LEN);
+        let to = to.add(skip as usize);
         copy_bytes(frame.head.as_ptr(), to, head);
         if rest > 0 {
             Cpu.copy(frame.rest, to.add(head), rest);

@@ -7,7 +7,7 @@ use port::{Batch, DropReason, MAX_FRAME, Offload, Whole};
 use virtio::features::Features;
 use virtio::queue::{Chain, Limit, Taken};
 
-use super::{GuestFault, GuestQueue, HEADER, header};
+use super::{GuestFault, GuestQueue, header};
 
 /// Ethernet header: a frame that is shorter is none.
 const MIN_FRAME: u32 = 14;
@@ -37,11 +37,11 @@ impl GuestQueue {
         }
         let mut at = 0;
         while at < self.chains.len() {
-            at += lease_wholes(&self.chains[at..], self.enabled, batch);
+            at += lease_wholes(&self.chains[at..], self.header, self.enabled, batch);
             let Some(chain) = self.chains.get(at) else {
                 return;
             };
-            if let Err(fault) = lease_one(chain, features, self.enabled, batch) {
+            if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
                 self.fault = Some(fault);
                 return self.leave_from(at);
             }
@@ -54,7 +54,8 @@ impl GuestQueue {
     fn lease_within_budget(&mut self, features: Features, batch: &mut Batch) {
         for at in 0..self.chains.len() {
             let before = batch.frames().len();
-            if let Err(fault) = lease_one(&self.chains[at], features, self.enabled, batch) {
+            let chain = &self.chains[at];
+            if let Err(fault) = lease_one(chain, self.header, features, self.enabled, batch) {
                 self.fault = Some(fault);
                 return self.leave_from(at);
             }
@@ -99,7 +100,7 @@ impl GuestQueue {
 /// Makes frames of chains of one buffer with nothing left undone, which is almost every chain, up to the first one
 /// that is not of this kind. Returns how many.
 #[inline(always)]
-fn lease_wholes(chains: &[Chain], enabled: bool, batch: &mut Batch) -> usize {
+fn lease_wholes(chains: &[Chain], header: u32, enabled: bool, batch: &mut Batch) -> usize {
     if !enabled {
         return 0;
     }
@@ -109,6 +110,7 @@ fn lease_wholes(chains: &[Chain], enabled: bool, batch: &mut Batch) -> usize {
         batch.push_wholes(|segments| Wholes {
             chains: chains.iter(),
             segments,
+            header,
         })
     }
 }
@@ -117,6 +119,8 @@ fn lease_wholes(chains: &[Chain], enabled: bool, batch: &mut Batch) -> usize {
 struct Wholes<'a> {
     chains: std::slice::Iter<'a, Chain>,
     segments: &'a [Segment],
+    /// Bytes of a header, which with the shortest frame are enough for the longest.
+    header: u32,
 }
 
 impl Iterator for Wholes<'_> {
@@ -125,22 +129,20 @@ impl Iterator for Wholes<'_> {
     #[inline(always)]
     fn next(&mut self) -> Option<Whole> {
         let chain = self.chains.next()?;
-        let whole = chain.segs.len == 1
-            && chain.bytes >= HEADER + MIN_FRAME
-            && chain.bytes <= HEADER + MAX_FRAME;
-        if !whole {
+        let len = chain.bytes.wrapping_sub(self.header);
+        if chain.segs.len != 1 || !(MIN_FRAME..=MAX_FRAME).contains(&len) {
             return None;
         }
         let at = chain.segs.start;
         let segment = self.segments.get(at as usize)?;
         // SAFETY: the segment was translated by the queue, whose memory is held; it is as long as the chain, and so
-        // longer than the header.
+        // longer than the longest header.
         let (low, _) = unsafe { load_words(segment.ptr) };
         header::leaves_nothing(low).then(|| Whole {
             at,
-            from: segment.ptr.wrapping_add(HEADER as usize),
-            skip: HEADER,
-            len: chain.bytes - HEADER,
+            from: segment.ptr.wrapping_add(self.header as usize),
+            skip: self.header,
+            len,
         })
     }
 }
@@ -149,6 +151,7 @@ impl Iterator for Wholes<'_> {
 #[inline(never)]
 fn lease_one(
     chain: &Chain,
+    header_len: u32,
     features: Features,
     enabled: bool,
     batch: &mut Batch,
@@ -156,10 +159,10 @@ fn lease_one(
     let range = chain.segs.start..chain.segs.start + chain.segs.len;
     // SAFETY: the segments were translated by the queue, whose memory is held until the batch is
     // released.
-    let Some((low, high)) = (unsafe { batch.peek_words(&range) }) else {
+    let Some((low, high)) = (unsafe { batch.peek_words(&range, header_len as usize) }) else {
         return Err(GuestFault::NoRoomForHeader);
     };
-    let len = chain.bytes - HEADER;
+    let len = chain.bytes - header_len;
     let offload = if header::leaves_nothing(low) {
         Offload::default()
     } else {
@@ -178,8 +181,8 @@ fn lease_one(
         _ => None,
     };
     match refused {
-        // SAFETY: as above; the chain holds HEADER + len bytes.
-        None => unsafe { batch.push(range, HEADER, len, offload) },
+        // SAFETY: as above; the chain holds header_len + len bytes.
+        None => unsafe { batch.push(range, header_len, len, offload) },
         Some(reason) => batch.drop_taken(reason, len),
     }
     Ok(())

@@ -172,6 +172,7 @@ impl Process {
         let served = culprit::serve(Some(id));
         port.revive(&self.workers);
         drop(served);
+        self.part_with_stranger(id);
         if let Some(port) = self.ports.get(&id)
             && let Err(error) = self.watch_listener(id, port)
         {

@@ -102,6 +102,21 @@ impl Process {
         })
     }
 
+    /// From now on, only processes of this user connect to a port, which need not be there yet; or all that can. One of another user that is
+    /// connected is disconnected.
+    pub(super) fn set_peer(&mut self, id: PortId, user: Option<u32>) -> Result<(), String> {
+        if id.0 as usize >= port::counters::MAX_PORTS {
+            return Err("no such port".into());
+        }
+        match user {
+            Some(user) => self.peers.insert(id, user),
+            None => self.peers.remove(&id),
+        };
+        self.part_with_stranger(id);
+        self.report_phase(id);
+        Ok(())
+    }
+
     /// Gives a port's workers these limits to share. Those that they have already go on as they are.
     pub(super) fn set_limits(&mut self, id: PortId, limits: Limits) -> Result<(), String> {
         if !self.ports.contains_key(&id) {

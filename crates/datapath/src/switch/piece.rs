@@ -84,8 +84,9 @@ impl Switch<GuestPort> {
             return Piece::Unknown;
         }
         // From here on it is done to the end.
+        self.fabric.serving = pair;
         self.count_taken(id);
-        self.count_refused(id);
+        self.lose_refused(id);
         let frames = self.batch.taken().packets;
         self.carry_out(id, pair);
         Piece::Done(frames)

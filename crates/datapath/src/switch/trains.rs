@@ -127,7 +127,7 @@ impl<P: Port> Switch<P> {
                     let key = key.with_conduct(self.look_closer(index));
                     self.add_to_trains(key, index);
                 }
-                Err(reason) => self.refuse(index, from, reason),
+                Err(reason) => self.refused.push((index, reason)),
             }
             index += 1;
         }
@@ -146,12 +146,6 @@ impl<P: Port> Switch<P> {
             Some(last) if last.goes_on(index, &key) => last.frames.end = index + 1,
             _ => self.begin_train(key, index..index + 1),
         }
-    }
-
-    #[cold]
-    fn refuse(&mut self, index: usize, from: PortId, reason: DropReason) {
-        self.refused.push(reason);
-        self.show_lost(index, from, reason);
     }
 
     /// The flow key of a frame, which is parsed as far as anybody looks at it.

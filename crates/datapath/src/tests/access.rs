@@ -198,12 +198,21 @@ fn a_flood_leaves_out_whoever_denies_it_also_from_the_cache() {
         received(&mut bench, |b| b.send_and_decide(1, &broadcast(1))),
         [0, 1, 1, 1, 0, 1, 0]
     );
+    let counted = |bench: &Bench| [2, 3].map(|port| bench.dropped(port, DropReason::LeftOut));
     for (access, two, three) in [(NOT_THREE, 1, 0), (NOTHING, 0, 0), ("", 1, 1)] {
         bench.set_access(access);
+        let before = counted(&bench);
         for again in 0..3 {
             let got = received(&mut bench, |b| b.send_and_decide(1, &broadcast(1)));
             assert_eq!(got, [0, two, three, 1, 0, 1, 0], "{access} {again}");
         }
+        let left_out = [two, three].map(|got| 3 * (1 - got as u64));
+        let expected = [before[0] + left_out[0], before[1] + left_out[1]];
+        assert_eq!(
+            counted(&bench),
+            expected,
+            "{access}: who does not get it sees that"
+        );
         assert_eq!(bench.switch.figures().flows, 1);
     }
 }

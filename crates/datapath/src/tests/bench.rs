@@ -505,6 +505,11 @@ impl Bench {
         all
     }
 
+    /// Frames that a port is the cause of losing for this reason.
+    pub(super) fn dropped(&self, port: u32, reason: DropReason) -> u64 {
+        self.counters.read(PortId(port)).dropped(reason)
+    }
+
     /// Frames in, frames out and frames dropped, over all ports.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         let ids = (0..16).map(|id| self.counters.read(PortId(id)));

@@ -40,7 +40,7 @@ pub(crate) fn queue(ram: &GuestRam, driver: &DriverQueue, features: u64) -> Gues
     // As in the switch: packed queues say where they stand.
     queue.set_journal(Journal::new(Arc::new(JournalRegion::heap(1)), 0, 1));
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-    GuestQueue::new(queue, event(), Some(event()), true)
+    GuestQueue::new(queue, features, event(), Some(event()), true)
 }
 
 /// A guest with `memory` bytes, its receive buffers offered.

@@ -38,6 +38,8 @@ pub(crate) fn configs() -> Vec<GuestConfig> {
             shape: Shape::Indirect,
             ..base().packed().in_order()
         },
+        base().legacy(),
+        base().legacy().without(MRG_RXBUF),
     ]
 }
 
@@ -80,7 +82,10 @@ fn start_log(guest: &mut FakeGuest, offset: u64) -> DirtyFile {
 #[test]
 fn every_page_that_is_written_is_marked() {
     let mut host = Host::with_ports([1, 2]);
-    for (config, offset) in configs().into_iter().zip([0, 4096, 0, 65536, 8192, 0]) {
+    for (config, offset) in configs()
+        .into_iter()
+        .zip([0, 4096, 0, 65536, 8192, 0, 0, 4096])
+    {
         let mut a = host.guest(1, config.clone());
         let mut b = host.guest(2, config.clone());
         talk(&mut a, &mut b, 30);

@@ -52,6 +52,15 @@ fn shapes() -> Vec<GuestConfig> {
             memory_slots: true,
             ..base()
         },
+        base().legacy(),
+        // As legacy drivers without ANY_LAYOUT: the short header in a descriptor of its own.
+        GuestConfig {
+            tx_cuts: Cuts::At(vec![10]),
+            rx_cuts: Cuts::At(vec![10]),
+            ..base().legacy().without(MRG_RXBUF | INDIRECT_DESC)
+        },
+        base().legacy().without(MRG_RXBUF),
+        base().legacy().without(MRG_RXBUF | ALL_OFFLOADS),
     ]
 }
 
@@ -195,7 +204,9 @@ fn tracked(host: &Host, id: u32, config: &GuestConfig, memory: &mut Option<Infli
 
 #[test]
 fn tracked_queues_go_on_after_a_crash() {
-    for config in [GuestConfig::default(), GuestConfig::default().packed()] {
+    let base = GuestConfig::default;
+    let legacy = base().legacy().without(MRG_RXBUF);
+    for config in [base(), base().packed(), legacy] {
         let mut host = Host::with_ports([1, 2]);
         let (mut at_a, mut at_b) = (None, None);
         let front = tracked(&host, 1, &config, &mut at_a);
@@ -656,4 +667,42 @@ fn a_front_end_that_dislikes_the_features_leaves_a_reason() {
     let mut guest = host.guest(1, GuestConfig::default());
     guest.disconnect().expect("a good end");
     assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
+}
+
+#[test]
+fn a_port_says_what_is_wrong_now_and_why_the_last_connection_ended() {
+    let mut host = Host::with_ports([1]);
+    let mut guest = host.guest(1, GuestConfig::default());
+    host.wait_phase(1, PortPhase::Up);
+    // A driver that ends takes its choice of features back, and then its VMM may go: nothing was disliked.
+    let front = guest.front().expect("a session");
+    let all = front.get_protocol_features().expect("an answer");
+    front.set_protocol_features(all).expect("taken");
+    front.reset_device().expect("taken");
+    front.get_features().expect("an answer");
+    assert_eq!(host.wait_phase(1, PortPhase::Connected).reason, None);
+    guest.crash();
+    assert_eq!(host.wait_phase(1, PortPhase::Waiting).reason, None);
+    // A queue that cannot be started, in a connection that goes on.
+    let mut guest = host.guest(1, GuestConfig::default());
+    let front = guest.front().expect("a session");
+    let _ = front.set_vring_num(1, 100);
+    front.get_features().expect("an answer");
+    let says = |reason: Option<String>| {
+        let reason = reason.expect("a reason");
+        let all = ["queue 1 stopped", "size 100"];
+        assert!(all.iter().all(|part| reason.contains(part)), "{reason}");
+    };
+    let state = host.wait_phase(1, PortPhase::Faulted);
+    says(state.reason);
+    assert!(
+        state.front_ends.refusals > 0,
+        "it is counted: {:?}",
+        state.front_ends
+    );
+    guest.crash();
+    says(host.wait_phase(1, PortPhase::Waiting).reason);
+    let mut guest = host.guest(1, GuestConfig::default());
+    assert_eq!(host.wait_phase(1, PortPhase::Up).reason, None);
+    guest.disconnect().expect("a good end");
 }

@@ -150,7 +150,11 @@ pub(crate) struct Host {
     dialer: Option<JoinHandle<()>>,
     /// The supervisor takes its time to forget what it keeps.
     pub(crate) slow: Arc<AtomicBool>,
+    /// What control has told it of front ends that listen.
+    dials: Dials,
 }
+
+type Dials = Arc<Mutex<BTreeMap<PortId, String>>>;
 
 impl Host {
     /// A running switch without ports. It has several workers and a copy engine, for all that can go wrong between
@@ -178,7 +182,7 @@ impl Host {
             )
             .expect("a listening switch");
         let dir = tempfile::tempdir().expect("a folder");
-        let slow = Arc::default();
+        let (slow, dials) = (Arc::default(), Dials::default());
         let mut host = Self {
             supervisor,
             control: None,
@@ -193,8 +197,9 @@ impl Host {
             switch: Some(std::thread::spawn(move || {
                 datapath::process::run(theirs, || Ok(()))
             })),
-            dialer: Some(supervise(ours, Arc::clone(&slow))),
+            dialer: Some(supervise(ours, Arc::clone(&slow), Arc::clone(&dials))),
             slow,
+            dials,
             dir,
         };
         host.start_control();
@@ -339,6 +344,10 @@ impl Host {
         let id = config.id.0;
         let listener = (config.role == Role::Server)
             .then(|| OwnedFd::from(UnixListener::bind(self.socket(id)).expect("a free path")));
+        if config.role == Role::Client {
+            let mut dials = self.dials.lock().expect("no panic");
+            dials.insert(config.id, config.socket.clone());
+        }
         self.order(Order::AddPort(config.clone()), listener.as_slice())
             .expect("a port");
         self.ports.insert(id, config);
@@ -462,13 +471,13 @@ impl Drop for Host {
 
 /// The supervisor's side: dials for client ports as it is asked to, and keeps the sockets of connections; while it is
 /// `slow`, also those that it is to forget.
-fn supervise(fd: OwnedFd, slow: Arc<AtomicBool>) -> JoinHandle<()> {
+fn supervise(fd: OwnedFd, slow: Arc<AtomicBool>, dials: Dials) -> JoinHandle<()> {
     let mut link: Link<Tell, Ask> = Link::new(fd);
     let mut kept = BTreeMap::new();
     std::thread::spawn(move || {
         while let Ok(Received::Message(ask, fds)) = link.recv() {
             let (port, path) = match ask {
-                Ask::Dial { port, path } => (port, path),
+                Ask::Dial { port } => (port, dials.lock().expect("no panic")[&port].clone()),
                 Ask::Keep { port, number } if number == SOCKET => {
                     kept.insert(port, fds);
                     continue;

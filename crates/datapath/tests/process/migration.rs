@@ -30,7 +30,16 @@ const ENOUGH_PAGES: usize = 8;
 fn movers() -> Vec<GuestConfig> {
     let base = || dirty::configs().swap_remove(0);
     let both = [base(), base().packed()];
-    let mut all = Vec::new();
+    let legacy = || base().legacy();
+    let mut all = vec![
+        legacy(),
+        legacy().without(MRG_RXBUF),
+        GuestConfig {
+            rx_cuts: Cuts::At(vec![10]),
+            tx_cuts: Cuts::At(vec![10]),
+            ..legacy().without(MRG_RXBUF | ALL_OFFLOADS)
+        },
+    ];
     for base in both {
         all.push(base.clone());
         all.push(base.clone().without(EVENT_IDX | INDIRECT_DESC));

@@ -129,3 +129,51 @@ fn nothing_is_lost_or_reordered_by_a_move() {
         );
     }
 }
+
+#[test]
+fn a_pair_whose_frames_wait_for_control_is_not_moved() {
+    const HOME: usize = 0;
+    const NEW: usize = 1;
+    let counters = Counters::heap();
+    let (workers, _notices) = Workers::start(Some(2), Poll::Always, &counters, 7).expect("threads");
+    let (_to_ram, mut to) = attach(&workers, TO, VERSION_1);
+    let (_ram, mut nic) = attach(&workers, SENDERS[0], VERSION_1);
+    let pair = (SENDERS[0], 0);
+    workers.move_pair(pair, HOME);
+    // Only the new home knows the flow already, by the frames of another pair as it were.
+    everything_to_one_port_on(&workers, NEW..NEW + 1);
+    let mut send = |numbers: std::ops::Range<usize>| {
+        for n in numbers {
+            let staged = nic.stage(&frame(0, n), &NetHeader::default());
+            assert!(staged.expect("a correct device"));
+        }
+        nic.tx.publish();
+    };
+    let mut next = 0;
+    let mut all_until = |last: usize| {
+        let since = Instant::now();
+        while next != last {
+            assert!(since.elapsed() < LIMIT, "{next} of {last} arrived");
+            while let Some(got) = to.receive().expect("a correct device") {
+                assert_eq!(got.frame, frame(0, next), "in their order");
+                next += 1;
+            }
+            to.offer();
+            std::thread::yield_now();
+        }
+    };
+    send(0..BURST);
+    let parked = || workers.on(HOME, |w| w.switch.figures().parked);
+    let since = Instant::now();
+    while parked() != BURST as u64 {
+        assert!(since.elapsed() < LIMIT, "{} wait", parked());
+    }
+    assert!(!workers.move_pair(pair, NEW), "frames of it wait");
+    send(BURST..2 * BURST);
+    // Control's answer is late. It releases those that wait before later ones go.
+    everything_to_one_port_on(&workers, HOME..HOME + 1);
+    all_until(2 * BURST);
+    assert!(workers.move_pair(pair, NEW), "nothing waits any more");
+    send(2 * BURST..3 * BURST);
+    all_until(3 * BURST);
+}

@@ -45,6 +45,12 @@ impl Request {
         i32::from_ne_bytes([a, b, c, d])
     }
 
+    /// The address of a `struct sockaddr` for Ethernet in the union.
+    pub(super) fn hardware_address(&self) -> [u8; 6] {
+        let [_, _, a, b, c, d, e, f, ..] = self.value;
+        [a, b, c, d, e, f]
+    }
+
     /// Makes the request.
     pub(super) fn make(&mut self, fd: BorrowedFd<'_>, code: libc::Ioctl) -> io::Result<()> {
         // SAFETY: all requests that are made through this function read and write a `struct ifreq` at most, which
@@ -135,6 +141,11 @@ impl Control {
     pub(super) fn set_mtu(&self, name: &str, mtu: u16) -> io::Result<()> {
         let request = Request::new(name)?.with(&i32::from(mtu).to_ne_bytes());
         self.tell(request, libc::SIOCSIFMTU).map(drop)
+    }
+
+    /// Its MAC address.
+    pub(super) fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
+        Ok(self.ask(name, libc::SIOCGIFHWADDR)?.hardware_address())
     }
 
     pub(super) fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {

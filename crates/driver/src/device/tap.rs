@@ -7,7 +7,7 @@ use channel::driving::{BackEnd, DeviceSpec};
 use rustix::fs::{Mode, OFlags};
 
 use super::interface::{Control, Request, outcome};
-use super::{Device, NotReady, OpenError, context};
+use super::{Device, NotReady, OpenError, address, context};
 
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
@@ -110,10 +110,10 @@ fn set_number(queue: &OwnedFd, code: libc::Ioctl, value: u32) -> io::Result<()> 
 /// What the operator wants of an own interface.
 fn configure(spec: &DeviceSpec, control: &Control) -> Result<(), OpenError> {
     let name = &spec.interface;
-    if let Some(mac) = spec.mac {
-        let set = control.set_mac(name, mac);
-        context(set, || format!("the MAC address of {name}"))?;
-    }
+    let mac = spec.mac;
+    let mac = mac.unwrap_or_else(|| address::derived(name, spec.netns.as_deref()));
+    let set = control.set_mac(name, mac);
+    context(set, || format!("the MAC address of {name}"))?;
     if let Some(mtu) = spec.mtu {
         let set = control.set_mtu(name, mtu);
         context(set, || format!("the MTU of {name}"))?;

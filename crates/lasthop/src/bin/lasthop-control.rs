@@ -3,7 +3,7 @@
 #[path = "../process.rs"]
 mod process;
 
-use sandbox::filter::{self, Allowed, RUNTIME, call};
+use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
 
 /// What control calls beside [`RUNTIME`] once it serves its API.
 #[rustfmt::skip]
@@ -26,11 +26,10 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_shutdown, "the end of an answer"),
     call(libc::SYS_epoll_ctl, "clients come and go"),
     call(libc::SYS_close, "clients; sockets that were handed on"),
-    call(libc::SYS_fcntl, "descriptors that do not wait"),
-    call(libc::SYS_ioctl, "the same"),
+    requests(libc::SYS_fcntl, DESCRIPTORS, "descriptors that do not wait; copies; seals of memory"),
+    requests(libc::SYS_ioctl, WAITING, "descriptors that do not wait"),
     call(libc::SYS_pread64, "the state file"),
     call(libc::SYS_pwrite64, "the state file"),
-    call(libc::SYS_ftruncate, "the state file"),
     call(libc::SYS_fstat, "the state file's length"),
     call(libc::SYS_memfd_create, "a message that is too long for the link"),
 ];

@@ -3,7 +3,7 @@
 #[path = "../process.rs"]
 mod process;
 
-use sandbox::filter::{self, Allowed, RUNTIME, call};
+use sandbox::filter::{self, Allowed, DESCRIPTORS, RUNTIME, WAITING, call, requests};
 
 /// What the switch calls beside [`RUNTIME`] once its threads run. Those of the data path come first, because a list is gone
 /// through from the start.
@@ -26,8 +26,8 @@ const LIST: &[Allowed] = &[
     call(libc::SYS_accept4, "connections to listening sockets"),
     call(libc::SYS_shutdown, "the end of a connection whose socket others hold too"),
     call(libc::SYS_close, "what a front end has taken back"),
-    call(libc::SYS_fcntl, "copies for the supervisor; seals of memory; sockets that do not wait"),
-    call(libc::SYS_ioctl, "sockets that do not wait; bytes in a pipe"),
+    requests(libc::SYS_fcntl, DESCRIPTORS, "copies for the supervisor; seals of memory; sockets that do not wait"),
+    requests(libc::SYS_ioctl, WAITING, "sockets that do not wait; bytes in a pipe"),
     call(libc::SYS_fstat, "how long a memory file is, and what an event descriptor is"),
     #[cfg(target_arch = "x86_64")]
     call(libc::SYS_newfstatat, "the same, in other C libraries"),

@@ -1,4 +1,5 @@
-//! `lasthop apply` and `lasthop reload`: a file in the place of what is wanted.
+//! `lasthop apply` and `lasthop reload`: a file in the place of what is wanted. `lasthop port set --dry-run`: the same of one port, only to
+//! look at.
 //!
 //! What is there is asked for, the difference shown, and the whole put in its place on the condition that it is still the same: what
 //! somebody else has changed meanwhile is not lost without being seen.
@@ -9,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use api::v1::WantedState;
 use control::config::{self, ConfigError};
-use control::wanted::{self, Action, Difference, FieldChange, Step, live};
+use control::wanted::{self, AccessDoubts, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
-use super::args::How;
+use super::args::{How, Set};
 use super::client::Client;
 use super::{Done, Failure, emit, units, upgrade};
+use crate::supervisor::names;
 
 /// What errors call standard input.
 const STDIN: &str = "<stdin>";
@@ -23,14 +25,59 @@ const STATE: &str = "/v1/state";
 /// The same, only to look at.
 const DRY_RUN: &str = "/v1/state?dry_run=true";
 
+/// To whom is told what changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Teller {
+    /// On standard output, and warnings on standard error.
+    People,
+    /// The log, a line for each.
+    Log,
+}
+
+impl Teller {
+    fn difference(self, difference: &Difference, doubts: &AccessDoubts) -> Done {
+        match self {
+            Self::People => {
+                emit(&show(difference, &Colours::of_terminal()))?;
+                super::warn(doubts);
+            }
+            Self::Log => {
+                for line in show(difference, &Colours::NONE).lines() {
+                    tracing::info!("{line}");
+                }
+                for doubt in doubts.lines() {
+                    tracing::warn!("{doubt}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn summary(self, text: &str) -> Done {
+        match self {
+            Self::People => emit(text),
+            Self::Log => {
+                tracing::info!("{}", text.trim_end());
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Applies the file with which the Lasthop in this directory was started.
 pub(super) async fn reload(client: &Client, runtime_dir: &Path, how: How) -> Done {
     let file = upgrade::configuration(runtime_dir)?;
-    apply(client, runtime_dir, file, how).await
+    apply(client, runtime_dir, file, how, Teller::People).await
 }
 
 /// Applies a file; `-` is standard input.
-pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, how: How) -> Done {
+pub(super) async fn apply(
+    client: &Client,
+    runtime_dir: &Path,
+    file: PathBuf,
+    how: How,
+    teller: Teller,
+) -> Done {
     let wrong = |error: ConfigError| Failure::Wrong(error.to_string());
     let (file, bytes) = match file.as_os_str() == "-" {
         true => (PathBuf::from(STDIN), standard_input()?),
@@ -38,20 +85,49 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
     };
     let text = config::text_of(bytes, &file).map_err(wrong)?;
     let new = config::parse(&text, &file, runtime_dir).map_err(wrong)?;
+    names::check(&new).map_err(|no| wrong(config::error_in_text(&text, &file, &no)))?;
     let (answer, tag) = client.get_tagged(STATE).await?;
     let old: WantedState = super::order::read(&answer)?;
     live::check(&old.switch, &new.switch)
         .map_err(|fixed| wrong(config::error_in_text(&text, &file, &fixed)))?;
-    let difference = Difference::between(&old, &new);
-    let apply = !how.dry_run && !difference.is_empty();
     let doubts = wanted::check_access(&new).unwrap_or_default();
+    let old = (&old, tag.as_deref());
+    exchange(client, old, (&new, &doubts), how, teller).await
+}
+
+/// Says what a change of a port would change, and whether its guest would lose the connection.
+pub(super) async fn look_at(client: &Client, set: &Set) -> Done {
+    let (answer, tag) = client.get_tagged(STATE).await?;
+    let old: WantedState = super::order::read(&answer)?;
+    let patch = set.changes.patch();
+    let new = wanted::set_port(&old, &set.name, &patch, client.runtime_dir())?;
+    let mut ports = new.ports.iter().filter(|port| port.name == set.name);
+    let alone = WantedState {
+        ports: ports.next().cloned().into_iter().collect(),
+        ..WantedState::default()
+    };
+    names::check(&alone).map_err(|no| no.to_problem())?;
+    let none = AccessDoubts::default();
+    let old = (&old, tag.as_deref());
+    exchange(client, old, (&new, &none), set.how, Teller::People).await
+}
+
+/// Shows what differs, and has the new in the place of the old, if it still is what has this tag; or only asks whether that could be.
+async fn exchange(
+    client: &Client,
+    (old, tag): (&WantedState, Option<&str>),
+    (new, doubts): (&WantedState, &AccessDoubts),
+    how: How,
+    teller: Teller,
+) -> Done {
+    let difference = Difference::between(old, new);
+    let apply = !how.dry_run && !difference.is_empty();
     if !how.output.json {
-        emit(&show(&difference, &Colours::of_terminal()))?;
-        super::warn(&doubts);
+        teller.difference(&difference, doubts)?;
     }
     if !difference.is_empty() {
         let path = if apply { STATE } else { DRY_RUN };
-        let done = client.put_if(path, tag.as_deref(), &new).await;
+        let done = client.put_if(path, tag, new).await;
         done.map_err(Failure::unchanged)?;
     }
     match how.output.json {
@@ -64,7 +140,7 @@ pub(super) async fn apply(client: &Client, runtime_dir: &Path, file: PathBuf, ho
             });
             emit(&format!("{document}\n"))?;
         }
-        false => emit(&summary(&difference, apply))?,
+        false => teller.summary(&summary(&difference, apply))?,
     }
     match how.dry_run && !difference.is_empty() {
         true => Err(Failure::Differs),

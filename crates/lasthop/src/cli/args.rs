@@ -1,41 +1,50 @@
 //! The arguments. Help, completions and the man page come from here too.
 
 mod capture;
+mod fdb;
 mod guard;
 mod mirror;
+mod owner;
 mod segment;
 mod trace;
 
 use std::path::PathBuf;
 
-use api::v1::{FdbFilter, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
+use api::v1::{AdminState, PortKind, PortPatch, PortSpec, Role, UplinkDriver};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::limits::{self, LimitArg, limit};
 pub(super) use capture::Capture;
+pub(super) use fdb::Fdb;
 pub(super) use mirror::Mirror;
 pub(super) use segment::Segment;
-pub(super) use trace::{FlowsArgs, TraceArgs};
+pub(super) use trace::{Expected, Flows, FlowsArgs, TraceArgs};
 
 /// The last-hop switch of a virtual machine host.
 #[derive(Debug, Parser)]
 #[command(name = "lasthop", version)]
 pub(super) struct Cli {
-    /// Directory of the sockets, one for each running Lasthop
+    /// Directory of the sockets, one for each running Lasthop [default: that of the variable LASTHOP_RUNTIME_DIR, or /run/lasthop]
+    // Of an option that is given by `env`, clap's usage would say that it must be given.
     #[arg(
         long,
         global = true,
         value_name = "DIR",
-        env = "LASTHOP_RUNTIME_DIR",
-        hide_env_values = true,
-        default_value = "/run/lasthop"
+        default_value_os_t = usual_dir(),
+        hide_default_value = true
     )]
     pub(super) runtime_dir: PathBuf,
 
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+/// Where Lasthop runs if nothing is said.
+fn usual_dir() -> PathBuf {
+    let named = std::env::var_os("LASTHOP_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    named.map_or_else(|| PathBuf::from("/run/lasthop"), PathBuf::from)
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,6 +69,9 @@ pub(super) enum Command {
     Apply {
         /// The file, as `lasthop run` reads it; - reads standard input
         file: PathBuf,
+        /// Say everything as lines of the log: `lasthop run` has it so
+        #[arg(long = LOG, hide = true)]
+        log: bool,
         #[command(flatten)]
         how: How,
     },
@@ -68,17 +80,19 @@ pub(super) enum Command {
         #[command(flatten)]
         how: How,
     },
+    /// Print what is wanted as a configuration file, which `apply` takes without a difference
+    Export,
     /// Show traffic and drops of each port
     Stats(Stats),
     /// Show the busiest ports and the worst drops, once a second; q quits
     Top,
     /// Show what would become of a frame, and why; nothing is sent or learned
     Trace(TraceArgs),
-    /// Show the busiest of the decisions that the switch has cached
+    /// Show the busiest of the decisions that the switch has cached, and forget them
     Flows(FlowsArgs),
     /// Write the frames of a port to a pcapng file, until it is interrupted
     Capture(Capture),
-    /// Show which MAC address was learned behind which port
+    /// Show which MAC address was learned behind which port, and forget it
     #[command(subcommand)]
     Fdb(Fdb),
     /// Replace every process by one of another version, while guests keep their network
@@ -112,6 +126,9 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) check: bool,
 }
+
+/// The option by which `lasthop apply` writes into the log of a supervisor.
+pub(crate) const LOG: &str = "log";
 
 /// The command by which `lasthop` is asked whether it could take over.
 pub(crate) const SELF_CHECK: &str = "self-check";
@@ -162,7 +179,7 @@ pub(super) enum Port {
     /// Add a port
     Add(Box<Add>),
     /// Change a port
-    #[command(override_usage = "lasthop port set <NAME> <CHANGES>...")]
+    #[command(override_usage = "lasthop port set [--dry-run] <NAME> <CHANGES>...")]
     Set(Box<Set>),
     /// Remove a port; its guest loses the connection
     Remove {
@@ -182,6 +199,9 @@ pub(super) struct Add {
     /// What kind of attachment it is
     #[arg(long, value_enum)]
     kind: Kind,
+    /// Forward nothing through it, until `port set --up`
+    #[arg(long)]
+    down: bool,
     /// The socket of a vhost-user port; a relative path starts at the runtime directory
     #[arg(long, value_name = "PATH", required_if_eq("kind", "vhost-user"))]
     socket: Option<String>,
@@ -225,6 +245,8 @@ pub(super) struct Add {
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
     limits: Vec<LimitArg>,
     #[command(flatten)]
+    owner: owner::Owner,
+    #[command(flatten)]
     guard: guard::Guard,
     #[command(flatten)]
     pub(super) output: Output,
@@ -233,9 +255,13 @@ pub(super) struct Add {
 impl Add {
     /// What to ask the API for.
     pub(super) fn spec(&self) -> PortSpec {
+        let kind = self.kind.into();
+        let port = self.owner.tell(PortSpec::new(&self.name, kind));
         PortSpec {
-            name: self.name.clone(),
-            kind: self.kind.into(),
+            admin_state: match self.down {
+                true => AdminState::Down,
+                false => AdminState::Up,
+            },
             socket: self.socket.clone().unwrap_or_default(),
             role: self.role.into(),
             queues: self.queues,
@@ -251,6 +277,7 @@ impl Add {
             vcpu_threads: self.vcpu_threads.clone(),
             guard: self.guard.spec(),
             limits: limits::spec(&self.limits),
+            ..port
         }
     }
 }
@@ -263,16 +290,23 @@ pub(super) struct Set {
     #[command(flatten)]
     pub(super) changes: Changes,
     #[command(flatten)]
-    pub(super) output: Output,
+    pub(super) how: How,
 }
 
 #[derive(Debug, Args)]
 // Those of the guard are another struct's, and would not be among them by themselves.
 #[group(required = true, multiple = true, args = [
-    "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu", "weight", "limits", "macs", "addresses",
+    "up", "down", "socket", "segment", "trunk", "queues", "role", "mac", "no_mac", "mtu", "no_mtu", "weight", "limits", "macs", "addresses",
     "dhcp_server", "router",
+    "user", "group", "mode", "peer_user",
 ])]
 pub(super) struct Changes {
+    /// Forward again
+    #[arg(long)]
+    up: bool,
+    /// Forward nothing in either direction; its guest stays connected
+    #[arg(long, conflicts_with = "up")]
+    down: bool,
     /// The new socket; the guest loses the connection
     #[arg(long, value_name = "PATH")]
     socket: Option<String>,
@@ -282,10 +316,10 @@ pub(super) struct Changes {
     /// Make it a trunk port of these segments
     #[arg(long, value_name = "SEGMENTS", value_delimiter = ',')]
     trunk: Option<Vec<String>>,
-    /// Queue pairs offered at most
+    /// Queue pairs offered at most; the guest loses the connection
     #[arg(long, value_name = "N", value_parser = queues())]
     queues: Option<u16>,
-    /// Who opens the connection; the guest loses it
+    /// Who opens the connection; the guest loses the one that it has
     #[arg(long, value_enum)]
     role: Option<RoleArg>,
     /// The guest's MAC address, and the one that it may use if --macs does not say otherwise
@@ -304,6 +338,8 @@ pub(super) struct Changes {
     #[arg(long, value_name = "N", value_parser = weight())]
     weight: Option<u16>,
     #[command(flatten)]
+    owner: owner::Owner,
+    #[command(flatten)]
     guard: guard::Guard,
     /// What it may send or be sent, like from-guest:packets=100k,bits=1G or to-guest:none; once for each
     #[arg(long = "limit", value_name = "LIMIT", value_parser = limit)]
@@ -313,7 +349,13 @@ pub(super) struct Changes {
 impl Changes {
     /// What to ask the API for.
     pub(super) fn patch(&self) -> PortPatch {
+        let admin_state = match (self.up, self.down) {
+            (true, _) => Some(AdminState::Up),
+            (_, true) => Some(AdminState::Down),
+            (false, false) => None,
+        };
         PortPatch {
+            admin_state,
             socket: self.socket.clone(),
             role: self.role.map(Role::from),
             queues: self.queues,
@@ -324,6 +366,7 @@ impl Changes {
             weight: self.weight,
             guard: self.guard.patch(),
             limits: limits::patch(&self.limits),
+            ..self.owner.patch(PortPatch::default())
         }
     }
 }
@@ -338,38 +381,17 @@ fn change<T>(value: Option<T>, none: bool) -> Option<Option<T>> {
 
 #[derive(Debug, Args)]
 pub(super) struct Stats {
+    /// Only this port
+    #[arg(value_parser = name)]
+    pub(super) name: Option<String>,
     /// Show rates, once a second, until interrupted
     #[arg(long)]
     pub(super) watch: bool,
+    /// Say what each name of a drop means, and ask nobody
+    #[arg(long, conflicts_with_all = ["watch", "name"])]
+    pub(super) explain: bool,
     #[command(flatten)]
     pub(super) output: Output,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Fdb {
-    /// Show what was learned
-    List {
-        /// Only in this segment
-        #[arg(long, value_name = "SEGMENT", value_parser = name)]
-        segment: Option<String>,
-        /// Only behind this port
-        #[arg(long, value_name = "PORT", value_parser = name)]
-        port: Option<String>,
-        #[command(flatten)]
-        output: Output,
-    },
-}
-
-impl Fdb {
-    /// How to print, and what to ask the API for.
-    pub(super) fn filter(self) -> (Output, FdbFilter) {
-        let Self::List {
-            segment,
-            port,
-            output,
-        } = self;
-        (output, FdbFilter { segment, port })
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -29,7 +29,7 @@ const PACKET: u32 = 6;
 
 /// Copies a port's frames until it is told to stop.
 pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
-    let mut file = Output::open(&wish.write)?;
+    let mut file = Output::open(&wish.write, wish.force)?;
     let path = capture_path(&wish.port, &wish.query());
     let download = match client.open(&path).await {
         Ok(download) => download,
@@ -38,6 +38,7 @@ pub(super) async fn capture(client: &Client, wish: &Capture) -> Done {
             return Err(failure);
         }
     };
+    file.begin()?;
     let mut blocks = Blocks::default();
     let write = |bytes: &[u8]| file.write(bytes);
     let copied = copy(client, download, &mut blocks, write).await;
@@ -150,24 +151,45 @@ impl Stop {
 struct Output {
     name: String,
     file: File,
-    /// It was made by us just now.
-    is_new: bool,
+    kind: Kind,
     /// Bytes of whole blocks that it has.
     written: u64,
 }
 
+/// What it goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A file that was made by us just now.
+    Made,
+    /// A file of before, which is overwritten.
+    Old,
+    /// A pipe, or a device.
+    Stream,
+}
+
 impl Output {
-    fn open(name: &str) -> Result<Self, Failure> {
-        let (file, is_new) = match name {
-            "-" => (standard_output()?, false),
-            _ => open_file(name)?,
+    fn open(name: &str, force: bool) -> Result<Self, Failure> {
+        let (file, kind) = match name {
+            "-" => (standard_output()?, Kind::Stream),
+            _ => open_file(name, force)?,
         };
         Ok(Self {
             name: name.to_owned(),
             file,
-            is_new,
+            kind,
             written: 0,
         })
+    }
+
+    /// Frames will come: what was in the file is not lost before.
+    fn begin(&self) -> Done {
+        match self.kind {
+            Kind::Old => self.file.set_len(0).map_err(|error| {
+                let text = format!("cannot overwrite {}: {error}", self.name);
+                Failure::Failed(text)
+            }),
+            Kind::Made | Kind::Stream => Ok(()),
+        }
     }
 
     /// Writes whole blocks. Where there is no room for all of them, the file ends behind those before.
@@ -180,7 +202,7 @@ impl Output {
             // Whoever reads has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Unread),
             Err(error) => {
-                if self.is_new {
+                if self.kind != Kind::Stream {
                     // If that fails, too, the file is as it is after a loss of power: readable up to there.
                     let _ = self.cut(bytes);
                 }
@@ -199,7 +221,7 @@ impl Output {
 
     /// Nothing is to be written: leaves nothing behind.
     fn forget(&self) {
-        if self.is_new {
+        if self.kind == Kind::Made {
             let _ = std::fs::remove_file(&self.name);
         }
     }
@@ -215,19 +237,23 @@ fn standard_output() -> Result<File, Failure> {
         .map_err(|e| Failure::Failed(format!("cannot write to standard output: {e}")))
 }
 
-/// Makes a file, or opens what is there and is none: a pipe, a device. Whether it was made.
-fn open_file(name: &str) -> Result<(File, bool), Failure> {
+/// Makes a file, or opens what is there and is none: a pipe, a device. A file that is there only by `force`.
+fn open_file(name: &str, force: bool) -> Result<(File, Kind), Failure> {
     let wrong = |error: io::Error| Failure::Wrong(format!("cannot write {name}: {error}"));
     let made = OpenOptions::new().write(true).create_new(true).open(name);
     match made {
-        Ok(file) => Ok((file, true)),
+        Ok(file) => Ok((file, Kind::Made)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            if Path::new(name).is_file() {
-                let text = format!("{name} exists already: name another file, or remove it first");
-                return Err(Failure::Wrong(text));
-            }
+            let kind = match (Path::new(name).is_file(), force) {
+                (true, true) => Kind::Old,
+                (true, false) => {
+                    let text = format!("{name} exists already: name another file, or use --force");
+                    return Err(Failure::Wrong(text));
+                }
+                (false, _) => Kind::Stream,
+            };
             let file = OpenOptions::new().write(true).open(name).map_err(wrong)?;
-            Ok((file, false))
+            Ok((file, kind))
         }
         Err(error) => Err(wrong(error)),
     }
@@ -403,18 +429,26 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_exists_is_not_overwritten_and_a_pipe_may_be() {
+    fn a_file_that_exists_is_overwritten_only_by_force_and_not_too_early() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
         let name = path.to_str().unwrap();
-        let (_, is_new) = open_file(name).unwrap();
-        assert!(is_new);
-        let Err(Failure::Wrong(text)) = open_file(name) else {
+        assert_eq!(open_file(name, true).unwrap().1, Kind::Made);
+        let Err(Failure::Wrong(text)) = open_file(name, false) else {
             panic!("it was overwritten");
         };
         assert!(text.contains("exists already"), "{text}");
-        assert!(!open_file("/dev/null").unwrap().1);
-        let Err(Failure::Wrong(text)) = open_file("/nowhere/a.pcapng") else {
+        std::fs::write(&path, "what was there before, and is long").unwrap();
+        let mut file = Output::open(name, true).unwrap();
+        file.forget();
+        assert!(std::fs::read_to_string(&path).unwrap().ends_with("long"));
+        file.begin().unwrap();
+        file.write(b"short").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "short");
+        for force in [false, true] {
+            assert_eq!(open_file("/dev/null", force).unwrap().1, Kind::Stream);
+        }
+        let Err(Failure::Wrong(text)) = open_file("/nowhere/a.pcapng", true) else {
             panic!("it was made");
         };
         assert!(

@@ -88,6 +88,11 @@ impl Client {
         }
     }
 
+    /// Where it runs.
+    pub(super) fn runtime_dir(&self) -> &Path {
+        self.socket.parent().unwrap_or(Path::new(""))
+    }
+
     /// Asks for a document.
     pub(super) async fn get(&self, path: &str) -> Result<Bytes, Failure> {
         let (body, _) = self.get_tagged(path).await?;
@@ -139,6 +144,12 @@ impl Client {
     pub(super) async fn delete(&self, path: &str) -> Result<(), Failure> {
         let done = self.exchange(Question::of(Method::DELETE, path)).await;
         done.map(drop)
+    }
+
+    /// The same where something is told about it.
+    pub(super) async fn delete_telling(&self, path: &str) -> Result<Bytes, Failure> {
+        let (body, _) = self.exchange(Question::of(Method::DELETE, path)).await?;
+        Ok(body)
     }
 
     /// Asks for a document without end.
@@ -259,6 +270,11 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
 /// Path of a port. Its name needs no escapes: only such names get past the arguments.
 pub(super) fn port_path(name: &str) -> String {
     format!("/v1/ports/{name}")
+}
+
+/// Path of what a port has counted, likewise.
+pub(super) fn port_stats_path(name: &str) -> String {
+    format!("{}/stats", port_path(name))
 }
 
 /// Path of a segment, likewise.

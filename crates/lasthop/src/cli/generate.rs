@@ -37,7 +37,12 @@ What was asked for is wrong, and nothing was changed: usage, configuration, a fi
 is not, a name that is taken, something that is needed still.
 .TP
 3
-\fBapply\fR or \fBreload\fR with \fB--dry-run\fR would change something.
+\fBapply\fR, \fBreload\fR or \fBport set\fR with \fB--dry-run\fR would change something.
+.TP
+4
+Something else would become of a frame than \fBtrace --expect\fR says.
+.PP
+With \fB--json\fR, what goes wrong is told as a JSON document on standard error, unless it is wrong usage.
 .SH SIGNALS
 .TP
 SIGHUP

@@ -4,15 +4,15 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use api::v1::{
-    MirrorSpec, MirrorsDocument, PortStatus, PortsDocument, SegmentStatus, SegmentsDocument,
-    StatsDocument, StatusDocument,
+    FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus, PortsDocument,
+    SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument, WantedState,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::args::{Command, Fdb, Mirror, Output, Port, Segment, Stats};
-use super::client::{Client, fdb_path, mirror_path, port_path, segment_path};
+use super::client::{Client, fdb_path, mirror_path, port_path, port_stats_path, segment_path};
 use super::{Done, Failure, emit, show};
 
 /// Between two looks of `stats --watch`.
@@ -29,17 +29,19 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         Command::Segment(command) => segment(client, command).await,
         Command::Mirror(command) => mirror(client, command).await,
         Command::Stats(Stats {
-            watch: true,
+            explain: true,
             output,
-        }) => watch(client, output).await,
-        Command::Stats(Stats { output, .. }) => {
-            let answer = client.get("/v1/stats").await?;
-            print::<StatsDocument>(output, &answer, show::stats)
-        }
+            ..
+        }) => emit(&show::reasons(output)),
+        Command::Stats(args) => stats(client, &args).await,
         Command::Trace(args) => super::trace::trace(client, args).await,
         Command::Flows(args) => super::trace::flows(client, args).await,
         Command::Capture(wish) => super::capture::capture(client, &wish).await,
         Command::Fdb(command) => fdb(client, command).await,
+        Command::Export => {
+            let state: WantedState = read(&client.get("/v1/state").await?)?;
+            emit(&control::config::export(&state))
+        }
         // These are done before anything gets here.
         Command::Run(_)
         | Command::Top
@@ -85,11 +87,14 @@ async fn port(client: &Client, command: Port) -> Done {
             let answer = client.send(Method::POST, "/v1/ports", &add.spec()).await?;
             print::<PortStatus>(add.output, &answer, |port| show::change("added", port))
         }
+        Port::Set(set) if set.how.dry_run => super::apply::look_at(client, &set).await,
         Port::Set(set) => {
             let path = port_path(&set.name);
             let patch = set.changes.patch();
             let answer = client.send(Method::PATCH, &path, &patch).await?;
-            print::<PortStatus>(set.output, &answer, |port| show::change("changed", port))
+            print::<PortStatus>(set.how.output, &answer, |port| {
+                show::change("changed", port)
+            })
         }
         Port::Remove { name, output } => {
             client.delete(&port_path(&name)).await?;
@@ -158,17 +163,67 @@ fn removed(output: Output, what: &str, name: &str) -> Done {
 }
 
 async fn fdb(client: &Client, command: Fdb) -> Done {
-    let (output, filter) = command.filter();
-    let answer = client.get(&fdb_path(&filter)).await?;
-    print(output, &answer, show::fdb)
+    match command {
+        Fdb::List {
+            segment,
+            port,
+            output,
+        } => {
+            let path = fdb_path(&FdbFilter { segment, port });
+            print(output, &client.get(&path).await?, show::fdb)
+        }
+        Fdb::Flush {
+            segment,
+            port,
+            output,
+        } => {
+            let path = fdb_path(&FdbFilter { segment, port });
+            let answer = client.delete_telling(&path).await?;
+            print::<FdbFlushed>(output, &answer, |done| match done.flushed {
+                1 => "1 entry flushed\n".to_owned(),
+                some => format!("{some} entries flushed\n"),
+            })
+        }
+    }
+}
+
+async fn stats(client: &Client, args: &Stats) -> Done {
+    if args.watch {
+        return watch(client, args).await;
+    }
+    let answer = client.get(&stats_path(args)).await?;
+    print_stats(args, &answer)
+}
+
+fn stats_path(args: &Stats) -> String {
+    let one = args.name.as_deref().map(port_stats_path);
+    one.unwrap_or_else(|| "/v1/stats".to_owned())
+}
+
+fn print_stats(args: &Stats, answer: &Bytes) -> Done {
+    match args.output.json {
+        true => print::<StatsDocument>(args.output, answer, show::stats),
+        false => emit(&show::stats(&read_stats(args, answer)?)),
+    }
+}
+
+/// What was counted. Of one port, there is nothing about all of them.
+fn read_stats(args: &Stats, answer: &Bytes) -> Result<StatsDocument, Failure> {
+    match args.name {
+        None => read(answer),
+        Some(_) => Ok(StatsDocument {
+            ports: vec![read::<PortStats>(answer)?],
+            ..StatsDocument::default()
+        }),
+    }
 }
 
 /// Shows rates until interrupted, or until nobody reads them. On a terminal, each in the place of the last.
-async fn watch(client: &Client, output: Output) -> Done {
-    if output.json {
+async fn watch(client: &Client, args: &Stats) -> Done {
+    let path = stats_path(args);
+    if args.output.json {
         loop {
-            let answer = client.get("/v1/stats").await?;
-            print::<StatsDocument>(output, &answer, show::stats)?;
+            print_stats(args, &client.get(&path).await?)?;
             tokio::time::sleep(WATCH).await;
         }
     }
@@ -177,11 +232,11 @@ async fn watch(client: &Client, output: Output) -> Done {
     } else {
         ""
     };
-    let mut last: StatsDocument = read(&client.get("/v1/stats").await?)?;
+    let mut last = read_stats(args, &client.get(&path).await?)?;
     let mut at = Instant::now();
     loop {
         tokio::time::sleep(WATCH).await;
-        let now: StatsDocument = read(&client.get("/v1/stats").await?)?;
+        let now = read_stats(args, &client.get(&path).await?)?;
         let table = show::rates(&last, &now, at.elapsed());
         emit(&format!("{before}{table}\n"))?;
         (last, at) = (now, Instant::now());

@@ -1,18 +1,22 @@
 //! Documents as tables for people.
 
+mod port;
+mod reasons;
+
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use api::v1::{
-    Allowed, DriverStatus, FdbDocument, GuardStatus, GuestStateStatus, GuestStates,
-    MirrorDirection, MirrorStatus, PortStats, PortStatus, ProcessStatus, SegmentStatus,
-    StatsDocument, StatusDocument, SwitchStatus, Traffic, Work,
+    AdminState, FdbDocument, GuestStateStatus, GuestStates, MirrorDirection, MirrorStatus,
+    PortStats, PortStatus, ProcessStatus, SegmentStatus, StatsDocument, StatusDocument,
+    SwitchStatus, Traffic,
 };
 
-use super::limits;
+pub(super) use port::port;
+pub(super) use reasons::reasons;
+
 use super::tables::Column::{Number, Text};
-use super::tables::{facts, table};
+use super::tables::table;
 use super::units::{bytes, count, duration, rate, several};
 
 /// What stands where there is nothing to say.
@@ -67,9 +71,9 @@ fn switch(switch: &SwitchStatus) -> String {
         ),
     };
     format!(
-        "switch {connected}, {}, {} ({} dropped), epoch {}, {}{helpers}, {} poll\n{}",
+        "switch {connected}, {} cached, {} sent to control ({} dropped), program {}, {}{helpers}, {} poll\n{}",
         several(switch.flows, "flow"),
-        several(switch.upcalls, "upcall"),
+        several(switch.upcalls, "frame"),
         count(switch.upcalls_dropped),
         switch.epoch,
         several(switch.workers.into(), "worker"),
@@ -107,7 +111,7 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
     let row = |port: &PortStatus| {
         vec![
             port.name.clone(),
-            port.state.as_str().to_owned(),
+            state(port).to_owned(),
             membership(port),
             port.kind.as_str().to_owned(),
             role(port),
@@ -122,120 +126,12 @@ pub(super) fn ports(ports: &[PortStatus]) -> String {
     table(&columns, &rows, "no ports")
 }
 
-/// `lasthop port show`.
-pub(super) fn port(port: &PortStatus) -> String {
-    let faults = port.queue_faults.iter();
-    let faults: Vec<String> = faults
-        .map(|fault| format!("queue {}: {}", fault.queue, fault.reason))
-        .collect();
-    let features = match port.features.is_empty() {
-        true => NONE.to_owned(),
-        false => port.features.join(" "),
-    };
-    let mut lines = vec![
-        ("port", port.name.clone()),
-        ("state", port.state.as_str().to_owned()),
-        ("reason", or_none(reason(port))),
-        ("kind", port.kind.as_str().to_owned()),
-    ];
-    lines.extend(match &port.driver_process {
-        None => vec![
-            ("socket", port.socket.clone()),
-            ("role", port.role.as_str().to_owned()),
-        ],
-        Some(driver) => interface(port, driver),
-    });
-    lines.extend([
-        ("segment", membership(port)),
-        ("mac", or_none(port.mac.clone())),
-        ("mtu", or_none(port.mtu.map(|mtu| mtu.to_string()))),
-        ("weight", port.weight.to_string()),
-    ]);
-    lines.extend(
-        limits::lines(&port.limits)
-            .into_iter()
-            .map(|l| ("limit", l)),
-    );
-    lines.extend([
-        ("work", work(&port.work)),
-        (
-            "queue pairs",
-            format!("{} of {}", port.queue_pairs, port.queues),
-        ),
-        (
-            "ring",
-            or_none(port.ring.map(|ring| ring.as_str().to_owned())),
-        ),
-        ("memory", bytes(port.memory_bytes)),
-        ("features", features),
-    ]);
-    lines.extend(guard(&port.guard));
-    if port.vcpu_threads > 0 {
-        lines.push(("processors", several(port.vcpu_threads.into(), "thread")));
+/// How far a port is, unless it is not to take part.
+fn state(port: &PortStatus) -> &'static str {
+    match port.admin_state {
+        AdminState::Up => port.state.as_str(),
+        AdminState::Down => "admin-down",
     }
-    lines.extend(faults.into_iter().map(|fault| ("fault", fault)));
-    facts(&lines)
-}
-
-/// What a port's guest may send.
-fn guard(guard: &GuardStatus) -> [(&'static str, String); 4] {
-    let is_ip = |text: &&String| text.parse::<IpAddr>().is_ok();
-    let (addresses, macs): (Vec<_>, Vec<_>) = guard.bound.iter().cloned().partition(|b| is_ip(&b));
-    let bound = |bound: &[String]| match bound.is_empty() {
-        true => String::new(),
-        false => format!(" (bound: {})", bound.join(", ")),
-    };
-    let may = |yes: bool| if yes { "allowed" } else { "not allowed" };
-    [
-        ("macs", allowed(&guard.macs) + &bound(&macs)),
-        ("addresses", allowed(&guard.addresses) + &bound(&addresses)),
-        ("dhcp server", may(guard.dhcp_server).to_owned()),
-        ("router", may(guard.router).to_owned()),
-    ]
-}
-
-fn allowed(allowed: &Allowed) -> String {
-    match allowed {
-        Allowed::Word(word) => word.as_str().to_owned(),
-        Allowed::List(all) => all.join(", "),
-    }
-}
-
-/// What a port has cost the switch.
-fn work(work: &Work) -> String {
-    let masked = match work.masked_batches {
-        0 => String::new(),
-        batches => format!(", masked in {}", format_args!("{} batches", count(batches))),
-    };
-    format!(
-        "{:.1} s of a processor; {} ns a frame from the guest, {} ns a frame to it{masked}",
-        work.cpu_us as f64 / 1e6,
-        work.switching_ns_per_frame,
-        work.copying_ns_per_frame
-    )
-}
-
-/// What is behind a port with a driver, and how that is.
-fn interface(port: &PortStatus, driver: &DriverStatus) -> Vec<(&'static str, String)> {
-    let asked = port.driver.map(|d| d.as_str().to_owned());
-    let process = match driver.pid {
-        Some(pid) => format!("pid {pid}, {} restarts", driver.restarts),
-        None => format!("none, {} restarts", driver.restarts),
-    };
-    let refused = format!(
-        "{} by the interface, {} too long",
-        count(driver.refused_by_interface),
-        count(driver.too_long)
-    );
-    vec![
-        ("interface", or_none(port.interface.clone())),
-        ("netns", or_none(port.netns.clone())),
-        ("address", or_none(port.address.clone())),
-        ("driver", or_none(asked.or(driver.back_end.clone()))),
-        ("back end", or_none(driver.back_end.clone())),
-        ("process", process),
-        ("refused", refused),
-    ]
 }
 
 /// Who dials of a guest's port; what a driver moves frames with.
@@ -253,12 +149,21 @@ fn far_end(port: &PortStatus) -> String {
 /// Why a port is in its state; of a driver, what it said itself.
 fn reason(port: &PortStatus) -> Option<String> {
     let driver = port.driver_process.as_ref().and_then(|d| d.reason.clone());
-    driver.or(port.reason.clone())
+    let reason = driver.or(port.reason.clone());
+    let paused = Duration::from_millis(port.front_ends.pause_ms);
+    if paused.is_zero() {
+        return reason;
+    }
+    let reason = reason.unwrap_or_default();
+    let seconds = paused.as_secs_f64();
+    Some(format!(
+        "{reason}; no connection is taken for {seconds:.1} s"
+    ))
 }
 
 /// What came of `lasthop port add` and `port set`.
 pub(super) fn change(what: &str, port: &PortStatus) -> String {
-    format!("port {} {what}, {}\n", port.name, port.state.as_str())
+    format!("port {} {what}, {}\n", port.name, state(port))
 }
 
 /// `lasthop segment list`.
@@ -463,26 +368,4 @@ fn membership(port: &PortStatus) -> String {
 /// A value, or the sign for none.
 fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use api::v1::AllowedWord;
-
-    use super::*;
-
-    #[test]
-    fn what_is_bound_stands_with_its_kind() {
-        let bound = ["52:54:00:00:00:01", "10.0.0.1", "fe80::1"];
-        let status = GuardStatus {
-            macs: Allowed::Word(AllowedWord::LearnedOnce),
-            addresses: Allowed::List(vec!["10.0.0.1".to_owned()]),
-            dhcp_server: false,
-            router: false,
-            bound: bound.map(str::to_owned).to_vec(),
-        };
-        let [(_, macs), (_, addresses), ..] = guard(&status);
-        assert_eq!(macs, "learned-once (bound: 52:54:00:00:00:01)");
-        assert_eq!(addresses, "10.0.0.1 (bound: 10.0.0.1, fe80::1)");
-    }
 }

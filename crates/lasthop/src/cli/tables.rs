@@ -2,6 +2,8 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::units::printable;
+
 /// How a column is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
@@ -40,12 +42,6 @@ pub(super) fn facts(facts: &[(&str, String)]) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| format!("{name:width$}  {}\n", printable(value));
     facts.iter().map(line).collect()
-}
-
-/// A text without control characters, which would move things on the operator's terminal.
-fn printable(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(visible).collect()
 }
 
 #[cfg(test)]

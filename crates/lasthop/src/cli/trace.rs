@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceDocument,
-    TraceFrame, TraceRequest,
+    CaptureQuery, FlowEntry, FlowsDocument, FlowsFilter, TRACE_MAX, Trace, TraceAction,
+    TraceDocument, TraceFrame, TraceRequest,
 };
 use hyper::Method;
 
-use super::args::{FlowsArgs, TraceArgs};
+use super::args::{Expected, Flows, FlowsArgs, TraceArgs};
 use super::client::Client;
 use super::order::{print, read};
 use super::pcap::{Capture, Captured};
@@ -29,6 +29,12 @@ pub(super) fn flows_path(filter: &FlowsFilter) -> String {
 
 /// Shows the busiest flows.
 pub(super) async fn flows(client: &Client, args: FlowsArgs) -> Done {
+    if let Some(Flows::Purge { port }) = args.command {
+        let port = port.map(|name| format!("?port={name}"));
+        let path = format!("/v1/flows{}", port.unwrap_or_default());
+        client.delete(&path).await?;
+        return emit("flows purged\n");
+    }
     let answer = client.get(&flows_path(&args.filter())).await?;
     print::<FlowsDocument>(args.output, &answer, |document| {
         flows_table(&document.flows)
@@ -49,20 +55,57 @@ pub(super) async fn trace(client: &Client, args: TraceArgs) -> Done {
         expression: Some(args.expression.join(" ")),
         ..request(&args)
     };
-    ask(client, &request, &args, 0).await
+    let mut fates = Fates::default();
+    ask(client, &request, &args, &mut fates).await?;
+    fates.check(args.expect)
+}
+
+/// What would become of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fates {
+    frames: usize,
+    dropped: usize,
+}
+
+impl Fates {
+    fn add(&mut self, traces: &[Trace]) {
+        let dropped = |trace: &&Trace| trace.outcome.action == TraceAction::Drop;
+        self.frames += traces.len();
+        self.dropped += traces.iter().filter(dropped).count();
+    }
+
+    /// Compares with what was expected. Of no frame nothing can be said.
+    fn check(self, expected: Option<Expected>) -> Done {
+        let (otherwise, done, wanted) = match expected {
+            None => return Ok(()),
+            Some(Expected::Pass) => (self.dropped, "be dropped", "pass"),
+            Some(Expected::Drop) => (self.frames - self.dropped, "pass", "drop"),
+        };
+        match (self.frames, otherwise) {
+            (0, _) => Err(Failure::Failed(format!(
+                "expected {wanted}, found no frame"
+            ))),
+            (_, 0) => Ok(()),
+            (frames, some) => {
+                let frames = units::several(frames as u64, "frame");
+                let text = format!("expected {wanted}: {some} of {frames} would {done}");
+                Err(Failure::Otherwise(text))
+            }
+        }
+    }
 }
 
 /// Waits for frames of the port, and explains what would become of each.
 async fn trace_next(client: &Client, args: &TraceArgs, query: &CaptureQuery) -> Done {
     let came = capture::collect(client, &args.port, query).await?;
-    match came.frames {
-        0 if args.output.json => {}
-        0 => emit("no frames came\n")?,
-        _ => trace_all(client, args, &came.file[..], "what came").await?,
-    }
+    let told = match came.frames {
+        0 if args.output.json => Fates::default().check(args.expect),
+        0 => emit("no frames came\n").and_then(|()| Fates::default().check(args.expect)),
+        _ => trace_all(client, args, &came.file[..], "what came").await,
+    };
     let frames = units::several(came.frames, "frame");
     let broken = || Failure::Failed(format!("the capture of them broke off after {frames}"));
-    came.is_whole.then_some(()).ok_or_else(broken)
+    told.and_then(|()| came.is_whole.then_some(()).ok_or_else(broken))
 }
 
 fn request(args: &TraceArgs) -> TraceRequest {
@@ -77,7 +120,7 @@ async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &st
     let unread = |error: io::Error| Failure::Wrong(format!("{name}: {error}"));
     let mut capture = Capture::open(file).map_err(unread)?;
     let mut request = request(args);
-    let mut done = 0;
+    let mut fates = Fates::default();
     loop {
         let mut frames = Vec::new();
         while frames.len() < TRACE_MAX
@@ -86,12 +129,10 @@ async fn trace_all(client: &Client, args: &TraceArgs, file: impl Read, name: &st
             frames.push(to_send(&frame));
         }
         if frames.is_empty() {
-            return Ok(());
+            return fates.check(args.expect);
         }
-        let next = done + frames.len();
         request.frames = frames;
-        ask(client, &request, args, done).await?;
-        done = next;
+        ask(client, &request, args, &mut fates).await?;
     }
 }
 
@@ -110,13 +151,15 @@ fn to_send(frame: &Captured) -> TraceFrame {
     }
 }
 
-/// Asks about one lot of frames; `before`: how many there were.
-async fn ask(client: &Client, request: &TraceRequest, args: &TraceArgs, before: usize) -> Done {
+/// Asks about one lot of frames; `fates`: of those before, and then of these, too.
+async fn ask(client: &Client, request: &TraceRequest, args: &TraceArgs, fates: &mut Fates) -> Done {
     let answer = client.send(Method::POST, "/v1/trace", request).await?;
+    let document: TraceDocument = read(&answer)?;
+    let before = fates.frames;
+    fates.add(&document.traces);
     if args.output.json {
         return print::<TraceDocument>(args.output, &answer, |_| String::new());
     }
-    let document: TraceDocument = read(&answer)?;
     let numbered = args.numbers();
     let mut text = String::new();
     for (at, trace) in document.traces.iter().enumerate() {
@@ -284,6 +327,40 @@ flow     none is cached: the first such frame has control decide
                 "         NOT what would be decided now: its frames are dropped: reflection; now they would be to vm2",
             ]
         );
+    }
+
+    #[test]
+    fn what_was_expected_is_compared_with_every_frame() {
+        let of = |actions: &[TraceAction]| {
+            let traces: Vec<Trace> = actions
+                .iter()
+                .map(|action| Trace {
+                    outcome: TraceOutcome {
+                        action: *action,
+                        ..trace(Vec::new()).outcome
+                    },
+                    ..trace(Vec::new())
+                })
+                .collect();
+            let mut fates = Fates::default();
+            fates.add(&traces);
+            let said = |expected| match fates.check(Some(expected)) {
+                Ok(()) => String::new(),
+                Err(failure) => failure.to_string(),
+            };
+            assert!(fates.check(None).is_ok());
+            (said(Expected::Pass), said(Expected::Drop))
+        };
+        let (deliver, drop) = (TraceAction::Deliver, TraceAction::Drop);
+        let pass = "expected drop: 2 of 2 frames would pass".to_owned();
+        assert_eq!(of(&[deliver, TraceAction::Answer]), (String::new(), pass));
+        let dropped = "expected pass: 1 of 1 frame would be dropped".to_owned();
+        assert_eq!(of(&[drop]), (dropped, String::new()));
+        let (passes, drops) = of(&[drop, TraceAction::Flood, drop]);
+        assert_eq!(passes, "expected pass: 2 of 3 frames would be dropped");
+        assert_eq!(drops, "expected drop: 1 of 3 frames would pass");
+        let none = "expected pass, found no frame";
+        assert_eq!(of(&[]).0, none);
     }
 
     #[test]

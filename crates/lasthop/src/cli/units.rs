@@ -58,6 +58,12 @@ fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     }
 }
 
+/// A text without control characters, which would move things on the operator's terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(visible).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use channel::peer::Peer;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
@@ -77,6 +78,8 @@ impl Asking {
 pub(super) struct Admin {
     listener: UnixListener,
     asking: Vec<Asking>,
+    /// This process. It does not ask itself: a connection that has its name was made for somebody who could not.
+    own: Pid,
 }
 
 impl Admin {
@@ -90,6 +93,7 @@ impl Admin {
         Ok(Self {
             listener,
             asking: Vec::new(),
+            own: rustix::process::getpid(),
         })
     }
 
@@ -127,7 +131,7 @@ impl Admin {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            let allowed = may_ask(&stream);
+            let allowed = may_ask(&stream, self.own);
             let client = Client(stream);
             match allowed {
                 Err(reason) => client.say(&Answer::Refused(reason)),
@@ -144,16 +148,17 @@ impl Admin {
     }
 }
 
-/// Whether the peer is root, or of the user that runs this, and none of the processes that this one has started: who takes
+/// Whether the peer is root, or of the user that runs this, and neither this process nor one that it has started: who takes
 /// one of those over must not get at what is not theirs. The socket's mode says the same of users; this does not depend on it.
-fn may_ask(stream: &UnixStream) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    let peer = peer.map_err(|e| io::Error::from(e).to_string())?;
+fn may_ask(stream: &UnixStream, supervisor: Pid) -> Result<(), String> {
+    let peer = Peer::of(stream).map_err(|e| e.to_string())?;
     let own = rustix::process::geteuid();
-    if !peer.uid.is_root() && peer.uid != own {
+    if !peer.user.is_root() && peer.user != own {
         return Err("only root, or the user that runs this, may ask for that".into());
     }
-    if is_our_child(peer.pid) {
+    // Our children are in a PID namespace that we see.
+    let ours = |process| process == supervisor || is_our_child(process);
+    if peer.process.is_some_and(ours) {
         return Err("no process of Lasthop may ask for that".into());
     }
     Ok(())
@@ -175,7 +180,10 @@ mod tests {
     fn admin() -> (tempfile::TempDir, Admin) {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
-        (dir, Admin::new(listener.into()).unwrap())
+        let mut admin = Admin::new(listener.into()).unwrap();
+        // As if the tests asked from another process.
+        admin.own = Pid::INIT;
+        (dir, admin)
     }
 
     fn ask(dir: &tempfile::TempDir, bytes: &[u8]) -> UnixStream {
@@ -239,6 +247,15 @@ mod tests {
             assert!(is_our_child(pid(child.id())), "also when it has ended");
         }
         assert!(!is_our_child(pid(child.id())));
+    }
+
+    #[test]
+    fn this_process_does_not_ask_itself() {
+        let (dir, mut admin) = admin();
+        admin.own = rustix::process::getpid();
+        let stream = ask(&dir, b"{\"upgrade\":{}}\n");
+        assert!(admin.hear().is_empty());
+        assert!(matches!(answer(stream), Answer::Refused(_)));
     }
 
     #[test]

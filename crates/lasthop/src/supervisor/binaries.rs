@@ -154,12 +154,14 @@ impl Binaries {
 fn is_trusted(file: &Metadata) -> bool {
     const GROUP_WRITES: u32 = 0o020;
     const OTHERS_WRITE: u32 = 0o002;
-    let is_ours = |id: u32, own: u32| id == 0 || id == own;
-    let others = match is_ours(file.gid(), rustix::process::getegid().as_raw()) {
-        true => OTHERS_WRITE,
-        false => OTHERS_WRITE | GROUP_WRITES,
+    let own = rustix::process::geteuid().as_raw();
+    let is_ours = [0, own].contains(&file.uid());
+    // Our own group is no better than any other: others are in it, as VMMs in that of the packaged unit.
+    let others = match file.gid() {
+        0 => OTHERS_WRITE,
+        _ => OTHERS_WRITE | GROUP_WRITES,
     };
-    is_ours(file.uid(), rustix::process::geteuid().as_raw()) && file.mode() & others == 0
+    is_ours && file.mode() & others == 0
 }
 
 impl Binary {
@@ -247,11 +249,28 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
         let refused = Binaries::open(dir.path()).unwrap().are_trusted();
         assert!(refused.unwrap_err().contains("lasthop-control"));
-        // Nor what a group may that is not ours.
+    }
+
+    #[test]
+    fn what_a_group_may_write_is_trusted_if_it_is_roots() {
+        let dir = installation();
+        let path = dir.path().join("lasthop-control");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o775)).unwrap();
-        assert_eq!(Binaries::open(dir.path()).unwrap().are_trusted(), Ok(()));
-        if std::os::unix::fs::chown(&path, None, Some(65534)).is_ok() {
+        let own = rustix::process::getegid();
+        if !own.is_root() {
             assert!(Binaries::open(dir.path()).unwrap().are_trusted().is_err());
+            return;
         }
+        assert_eq!(Binaries::open(dir.path()).unwrap().are_trusted(), Ok(()));
+        // As under the packaged unit: root, with the group of the VMMs.
+        let group = rustix::process::Gid::from_raw(65534);
+        std::os::unix::fs::chown(&path, None, Some(group.as_raw())).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Of this thread alone.
+                rustix::thread::set_thread_res_gid(own, group, own).unwrap();
+                assert!(Binaries::open(dir.path()).unwrap().are_trusted().is_err());
+            });
+        });
     }
 }

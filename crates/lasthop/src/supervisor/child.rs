@@ -3,7 +3,7 @@
 mod kind;
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ExitStatus, Stdio};
@@ -22,6 +22,9 @@ use super::running::Running;
 
 /// The number under which a child finds its link.
 const CHILD_LINK: i32 = 3;
+/// Turns in a row in which it had more to say than it was heard of, before that is worth a line in the log: for an honest one
+/// a few are many.
+const FLOOD: u32 = 4096;
 /// A process that lived this long was no failure to start.
 const STEADY: Duration = Duration::from_secs(10);
 /// How long the death of a killed process is waited for.
@@ -39,6 +42,8 @@ struct Alive {
     beat: Heartbeat,
     /// It was killed because it hung, and nobody else had stopped it.
     hung: bool,
+    /// Turns in a row in which it had more to say than it was heard of.
+    flood: u32,
 }
 
 /// See the module.
@@ -49,6 +54,8 @@ pub(super) struct Child {
     /// Deaths in a row soon after the start, before it was of any use.
     failures: u32,
     restart_at: Option<Instant>,
+    /// It ends, or has ended, because a process that it cannot do without is gone.
+    bereft: bool,
 }
 
 impl Child {
@@ -63,6 +70,7 @@ impl Child {
             restarts: 0,
             failures: 0,
             restart_at: None,
+            bereft: false,
         })
     }
 
@@ -89,18 +97,20 @@ impl Child {
         self.restart_at
     }
 
-    /// Sends it a message.
+    /// Sends it a message without waiting. One that leaves no room for it does not listen, and is ended.
     ///
     /// # Errors
     /// It is gone or does not read.
     pub(super) fn tell(&self, tell: &Tell, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        match &self.alive {
-            Some(alive) => alive.link.send(tell, fds),
-            None => Err(io::ErrorKind::NotConnected.into()),
+        let told = self.tell_at_once(tell, fds);
+        if is_full(&told) {
+            tracing::error!("{} does not listen: it is killed", self.kind);
+            self.kill();
         }
+        told
     }
 
-    /// The same to a child that is not trusted to listen: without waiting.
+    /// The same for what may wait until there is room.
     ///
     /// # Errors
     /// It is gone, or there is no room for the message.
@@ -166,9 +176,12 @@ impl Child {
     /// there is nothing that a process could do without us.
     pub(super) fn hear(&mut self) -> Option<(Ask, Vec<OwnedFd>)> {
         let alive = self.alive.as_mut()?;
-        match alive.link.recv() {
+        match alive.link.recv_within(Ask::most_bytes) {
             Ok(Received::Message(ask, fds)) => Some((ask, fds)),
-            Ok(Received::Nothing) => None,
+            Ok(Received::Nothing) => {
+                alive.flood = 0;
+                None
+            }
             Ok(Received::Closed) => {
                 self.kill();
                 None
@@ -181,11 +194,27 @@ impl Child {
         }
     }
 
+    /// It was heard for a whole turn, and there may be more. That costs nobody a turn, but is not what an honest one does.
+    pub(super) fn has_more_to_say(&mut self) {
+        let Some(alive) = &mut self.alive else {
+            return;
+        };
+        alive.flood = alive.flood.saturating_add(1);
+        if alive.flood == FLOOD {
+            tracing::error!("{} floods its link", self.kind);
+        }
+    }
+
     /// It does what it is there for.
     pub(super) fn prove(&mut self) {
         if let Some(alive) = &mut self.alive {
             alive.proved = true;
         }
+    }
+
+    /// Its end is another's: a process that it cannot do without is gone. Of no effect when it has ended already.
+    pub(super) fn set_bereft(&mut self) {
+        self.bereft |= self.alive.is_some();
     }
 
     /// How it ended, if it has died and was not reaped yet. What it has said before can still be heard.
@@ -220,7 +249,8 @@ impl Child {
             Ok(alive) => {
                 self.restart_at = None;
                 self.alive = Some(alive);
-                self.restarts += 1;
+                // An alarm is to name the one that died first.
+                self.restarts += u32::from(!mem::take(&mut self.bereft));
                 tracing::info!("{} was started again", self.kind);
                 true
             }
@@ -324,6 +354,7 @@ impl Child {
                 proved: passed.proved,
                 beat: Heartbeat::take(passed.beat, now, kind),
                 hung: false,
+                flood: 0,
             })
         };
         let alive = from.alive.map(take).transpose()?;
@@ -333,6 +364,7 @@ impl Child {
             alive,
             restarts: from.restarts,
             failures: 0,
+            bereft: false,
         })
     }
 
@@ -357,8 +389,7 @@ fn spawn(kind: Kind, binaries: &Binaries) -> io::Result<Alive> {
         // It is not for them to say that all is ready.
         .env_remove(super::notify::SOCKET)
         .env_remove(replace::RESUME)
-        .stdin(Stdio::null())
-        .process_group(0);
+        .stdin(Stdio::null());
     // SAFETY: the closure only makes system calls, which are async-signal-safe, on values that it owns.
     unsafe { command.pre_exec(move || prepare_child(number)) };
     let process = command
@@ -379,6 +410,7 @@ fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Resu
         proved: false,
         beat: Heartbeat::new(Instant::now(), kind),
         hung: false,
+        flood: 0,
     })
 }
 
@@ -388,7 +420,7 @@ pub(super) fn is_full(told: &io::Result<()>) -> bool {
     kind == Some(io::ErrorKind::WouldBlock)
 }
 
-/// In the child, before `exec`: it ends with us, has no signals blocked, and finds its link and no other descriptor that we or
+/// In the child, before `exec`: it ends with us, has a session of its own and no signals blocked, and finds its link and no other descriptor that we or
 /// whoever started us left open.
 fn prepare_child(link: i32) -> io::Result<()> {
     // SAFETY: both numbers are descriptors of this process; the copy does not close on exec. When the link
@@ -409,6 +441,8 @@ fn prepare_child(link: i32) -> io::Result<()> {
 /// The same for one that has no link: descriptors from `first` on are not for it.
 pub(super) fn prepare(first: i32) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A terminal that we were started from is none of its own: no key typed there is for it, and it can type none.
+    rustix::process::setsid()?;
     // SAFETY: an empty signal set is made before it is used; the calls touch nothing else of ours.
     unsafe {
         let mut none = MaybeUninit::<libc::sigset_t>::uninit();
@@ -452,6 +486,7 @@ impl Child {
             restarts: 0,
             failures: 0,
             restart_at: None,
+            bereft: false,
         };
         (child, Link::new(theirs))
     }

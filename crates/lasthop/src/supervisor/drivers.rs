@@ -164,15 +164,20 @@ impl Drivers {
     }
 
     /// The switch dials. `false` when that is for no driver.
-    pub(super) fn dial(&mut self, port: PortId, path: &str) -> bool {
-        let found = self
-            .all
-            .iter_mut()
-            .find(|d| driving::address(&d.spec.name) == path);
-        let Some(driver) = found else { return false };
-        let path = path.to_owned();
+    pub(super) fn dial(&mut self, port: PortId) -> bool {
+        let mut all = self.all.iter_mut();
+        let Some(driver) = all.find(|d| d.spec.port == port) else {
+            return false;
+        };
+        let path = driving::address(&driver.spec.name);
         driver.dial = Some(Dial { port, path });
         true
+    }
+
+    /// What a port's driver is called instead of a path.
+    pub(super) fn address(&self, port: PortId) -> Option<String> {
+        let found = self.all.iter().find(|d| d.spec.port == port);
+        found.map(|driver| driving::address(&driver.spec.name))
     }
 
     /// Looks after all; answers for the switch.
@@ -229,6 +234,17 @@ impl Drivers {
     /// For control.
     pub(super) fn states(&self) -> Vec<DriverState> {
         self.all.iter().map(Driver::state).collect()
+    }
+
+    /// The MAC addresses of interfaces that are there, by their ports' names.
+    pub(super) fn addresses(&self) -> Vec<(String, [u8; 6])> {
+        let addresses = self
+            .all
+            .iter()
+            .map(|driver| (driver.spec.name.clone(), driver.mac()));
+        addresses
+            .filter_map(|(name, mac)| Some((name, mac?)))
+            .collect()
     }
 
     /// For `lasthop status`.

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use channel::peer::Peer;
 use channel::supervision::{GuestStates, GuestWatch, Tell, WatchedGuests, monotonic_ns};
 use port::PortId;
 use sched::load::Programs;
@@ -94,6 +95,13 @@ impl Guests {
     pub(super) fn watch(&mut self, watch: GuestWatch) {
         if matches!(self.keeper, Keeper::Unknown) {
             (self.keeper, self.reason) = keeper(watch.by);
+            if let Keeper::Programs(_) = self.keeper {
+                // It touches all of the host, so its operator should know.
+                tracing::info!(
+                    "loaded programs into the kernel, which note at each context switch what guests' processors do; \
+                     guest_state = \"proc\" or \"off\" in [switch] does without"
+                );
+            }
             match &self.reason {
                 Some(reason) if watch.by == GuestStates::Bpf => {
                     tracing::warn!("guests' processors are not watched: {reason}");
@@ -258,10 +266,10 @@ fn keeper(by: GuestStates) -> (Keeper, Option<String>) {
 /// The threads to follow of who is at the other end of a connection: the VMM that made it, or that listened for it. A driver of
 /// ours has none.
 fn threads_behind(socket: BorrowedFd<'_>, pattern: Option<&str>) -> Vec<u32> {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else {
+    let Some(peer) = Peer::of(&socket).ok().and_then(|peer| peer.process) else {
         return Vec::new();
     };
-    let peer = peer.pid.as_raw_nonzero().get().cast_unsigned();
+    let peer = peer.as_raw_pid().cast_unsigned();
     if peer == std::process::id() {
         return Vec::new();
     }

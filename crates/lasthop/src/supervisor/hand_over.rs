@@ -26,7 +26,7 @@ use channel::supervision::{Ask, SwitchSettings, Tell, monotonic_ns};
 
 use super::binaries::Binaries;
 use super::child::{Child, Kind};
-use super::{Supervisor, Who};
+use super::{LAST_MESSAGES, Supervisor, Who};
 
 /// How long the new pair may take to be where nothing but its connections is missing.
 const PREPARATION: Duration = Duration::from_secs(10);
@@ -366,7 +366,7 @@ impl Supervisor {
             kind: Kind::Switch,
             next: true,
         };
-        self.hear(who, usize::MAX)?;
+        self.hear(who, LAST_MESSAGES)?;
         self.next = None;
         self.settings.successor = true;
         // The old one rests; its successor is started when its death is seen.

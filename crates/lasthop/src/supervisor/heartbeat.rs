@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Looks that do not count because the process has shown otherwise that it gets on, until it answers again.
 const SPARED: u32 = 35;
 /// The environment variable that switches this off, for all but drivers, when it is `off`: for debuggers, which stop what they look at.
-const SWITCH: &str = "LASTHOP_HEARTBEAT";
+pub(super) const SWITCH: &str = "LASTHOP_HEARTBEAT";
 
 /// The heart-beat of one process, from its start on.
 #[derive(Debug)]

@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use control::wanted::LOCK_FILE;
 use rustix::fs::FlockOperation;
-
-const NAME: &str = "lasthop.lock";
 
 /// The lock that keeps a second Lasthop out of the directory.
 pub(super) struct Lock {
@@ -27,7 +26,7 @@ impl Lock {
     /// The lock that the supervisor before this one has taken.
     pub(super) fn of(dir: &Path, file: OwnedFd) -> Self {
         Self {
-            path: dir.join(NAME),
+            path: dir.join(LOCK_FILE),
             file: file.into(),
         }
     }
@@ -37,14 +36,15 @@ impl Lock {
     /// # Errors
     /// Somebody else has it, or the system's refusal.
     pub(super) fn take(dir: &Path) -> io::Result<Self> {
-        let path = dir.join(NAME);
+        let path = dir.join(LOCK_FILE);
         loop {
             // Who may connect to ports must not be able to take it.
             let file = File::options()
                 .create(true)
                 .append(true)
                 .mode(0o600)
-                .open(&path)?;
+                .open(&path)
+                .map_err(|error| blame(dir, &error))?;
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 let text = format!("another Lasthop runs in {}", dir.display());
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
@@ -56,6 +56,15 @@ impl Lock {
             }
         }
     }
+}
+
+/// The directory is none, or no file can be made in it.
+pub(super) fn blame(dir: &Path, error: &io::Error) -> io::Error {
+    let text = format!(
+        "the runtime directory {}: {error}: --runtime-dir, or the variable LASTHOP_RUNTIME_DIR, names another",
+        dir.display()
+    );
+    io::Error::new(error.kind(), text)
 }
 
 impl Drop for Lock {

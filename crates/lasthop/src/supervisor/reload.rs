@@ -1,7 +1,7 @@
 //! SIGHUP: the file with which Lasthop was started is applied again, as `lasthop apply` does it.
 //!
 //! It is `lasthop apply` that does so, in a process of its own with our rights: the supervisor itself speaks no HTTP, and waits for
-//! nobody. What it prints goes to the log.
+//! nobody. What it says are lines of the log.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,6 +12,7 @@ use std::process::{ExitStatus, Stdio};
 use super::binaries::Binaries;
 use super::running::Running;
 use super::{Supervisor, child, notify, replace};
+use crate::cli::LOG;
 
 /// See the module.
 #[derive(Default)]
@@ -91,12 +92,13 @@ fn start(binaries: &Binaries, runtime_dir: &Path, config: &Path) -> io::Result<R
     let mut command = binaries.command_line();
     command
         .arg("--runtime-dir")
-        .args([runtime_dir, Path::new("apply"), config])
+        .args([runtime_dir, Path::new("apply")])
+        .arg(format!("--{LOG}"))
+        .arg(config)
         .env_remove(notify::SOCKET)
         .env_remove(replace::RESUME)
         .stdin(Stdio::null())
-        .stdout(log)
-        .process_group(0);
+        .stdout(log);
     // SAFETY: the closure only makes system calls, which are async-signal-safe, and owns nothing.
     unsafe { command.pre_exec(|| child::prepare(3)) };
     Running::of(&command.spawn()?)

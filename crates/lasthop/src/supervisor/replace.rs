@@ -18,13 +18,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use channel::files;
 use channel::link::sealed_file;
 use channel::state::StateFile;
-use control::wanted::API_SOCKET;
+use control::engine::Saved;
+use control::wanted::{ADMIN_SOCKET, API_SOCKET};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit};
 
@@ -36,13 +38,14 @@ use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::guests::Guests;
 use super::lock::Lock;
+use super::paths::Paths;
 use super::reload::Reload;
 use super::sockets::Sockets;
 use super::upgrade::Upgrade;
 pub(super) use fds::{Giving, Place, Taking};
 pub(super) use record::{
     PassedBinaries, PassedBlame, PassedChild, PassedDeposit, PassedDeposits, PassedDevice,
-    PassedDriver, PassedProcess, PassedReport, PassedUpgrade, PassedXdp, Record,
+    PassedDriver, PassedProcess, PassedReach, PassedReport, PassedUpgrade, PassedXdp, Record,
 };
 
 /// The environment variable by which a supervisor knows that it takes the place of another: the number of the record's
@@ -75,6 +78,10 @@ impl Supervisor {
             uptime_ms: self.started.elapsed().as_millis() as u64,
             binaries: self.binaries.pass(giving),
             upgrade: upgrade.map(|upgrade| upgrade.pass(failed, giving)),
+            reach: Some(PassedReach {
+                dirs: self.sockets.dirs().to_vec(),
+                dials: self.sockets.dials().clone(),
+            }),
             version: upgrade.map(Upgrade::record_version).unwrap_or_default(),
         };
         record.fds = giving.numbers();
@@ -256,8 +263,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         listening.insert(path, fds.take(place)?);
     }
     let api = copy_of(&listening, API_SOCKET)?;
-    let admin =
-        Admin::new(copy_of(&listening, crate::admin::SOCKET)?).map_err(|e| e.to_string())?;
+    let admin = Admin::new(copy_of(&listening, ADMIN_SOCKET)?).map_err(|e| e.to_string())?;
     let state = StateFile::from_fd(fds.take(record.state)?);
     let (counters, marks) = (fds.take(record.counters)?, fds.take(record.marks)?);
     let lock = fds.take(record.lock)?;
@@ -273,13 +279,28 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     // From here on there is no way back, and nothing that can go wrong.
     fds.done();
     let runtime_dir = PathBuf::from(record.runtime_dir);
+    let reach = record
+        .reach
+        .unwrap_or_else(|| reach_of(&runtime_dir, &state));
+    let paths = Paths::in_dirs(&runtime_dir, reach.dirs);
+    for (file, what) in [
+        (state.as_fd(), "state"),
+        (counters.as_fd(), "counters"),
+        (marks.as_fd(), "marks"),
+    ] {
+        if !files::is_fixed(file).unwrap_or_default() {
+            tracing::warn!(
+                "the file of {what} was made by a version that did not seal it: only a restart makes one that nobody can cut off"
+            );
+        }
+    }
     let now = Instant::now();
     let uptime = Duration::from_millis(record.uptime_ms);
     Ok(Supervisor {
         binaries,
         config: crate::cli::configuration(),
         reload: Reload::default(),
-        sockets: Sockets::take(runtime_dir.clone(), listening),
+        sockets: Sockets::take(paths, listening, reach.dials),
         drivers,
         api,
         state,
@@ -299,6 +320,23 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         lock: Lock::of(&runtime_dir, lock),
         runtime_dir,
     })
+}
+
+/// Where sockets may be and front ends are, after a version that did not keep that: what is wanted by now is what it was started
+/// with.
+fn reach_of(runtime_dir: &Path, state: &StateFile) -> PassedReach {
+    let mut saved = Saved::load(state).unwrap_or_else(|error| {
+        tracing::error!("where sockets may be is not known: {error}");
+        Saved::default()
+    });
+    let paths = Paths::of(runtime_dir, runtime_dir, &saved.wanted);
+    let client = saved.wanted.ports.iter();
+    let client = client.filter(|port| control::wanted::dials(port));
+    let dials = client.map(|port| (saved.numbers.port_id(&port.name), port.socket.clone()));
+    PassedReach {
+        dials: dials.collect(),
+        dirs: paths.dirs().to_vec(),
+    }
 }
 
 fn copy_of(listening: &BTreeMap<String, OwnedFd>, path: &str) -> Result<OwnedFd, String> {

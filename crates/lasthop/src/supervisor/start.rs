@@ -1,17 +1,17 @@
 //! What `lasthop run` makes before anything runs.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use api::v1::WantedState;
+use channel::files;
 use channel::keeping::MARKS;
+use channel::owners::SocketKey;
 use channel::state::StateFile;
 use control::engine::Saved;
-use control::wanted::API_SOCKET;
+use control::wanted::{ADMIN_SOCKET, API_SOCKET};
 use port::PortId;
-use rustix::fs::MemfdFlags;
 
 use super::admin::Admin;
 use super::binaries::Binaries;
@@ -19,7 +19,9 @@ use super::child::{self, Child, Kind};
 use super::deposits::Deposits;
 use super::drivers::Drivers;
 use super::guests::Guests;
-use super::lock::Lock;
+use super::lock::{self, Lock};
+use super::names;
+use super::paths::Paths;
 use super::reload::Reload;
 use super::sockets::Sockets;
 use super::{Refusal, RunArgs, Supervisor, settings};
@@ -27,13 +29,19 @@ use super::{Refusal, RunArgs, Supervisor, settings};
 /// Reads the configuration, binds every socket, opens every interface, starts control and the switch.
 pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
     let wanted = control::config::load(&args.config, &args.runtime_dir)?;
+    names::check(&wanted).map_err(|no| control::config::error_in(&args.config, &no))?;
     let binaries = Binaries::own()?;
     let runtime_dir = prepare_dir(&args.runtime_dir)?;
     let lock = Lock::take(&runtime_dir)?;
     child::raise_descriptor_limit();
-    let mut sockets = Sockets::new(runtime_dir.clone());
-    let api = sockets.listen_for_owner(API_SOCKET)?;
-    let admin = Admin::new(sockets.listen_for_owner(crate::admin::SOCKET)?)?;
+    let paths = Paths::of(&runtime_dir, &args.runtime_dir, &wanted);
+    let mut sockets = Sockets::new(paths);
+    let mut own = |name| {
+        let socket = sockets.listen_for_owner(name);
+        socket.map_err(|error| unheard(name, &error))
+    };
+    let api = own(API_SOCKET)?;
+    let admin = Admin::new(own(ADMIN_SOCKET)?)?;
     bind_ports(&args.config, &wanted, &mut sockets)?;
     bind_metrics(&args.config, &wanted, &mut sockets)?;
     sockets.settled();
@@ -49,8 +57,8 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
         drivers,
         api,
         state,
-        counters: make_file("lasthop-counters", port::counters::SIZE)?,
-        marks: make_file("lasthop-marks", MARKS)?,
+        counters: files::fixed("lasthop-counters", port::counters::SIZE)?,
+        marks: files::fixed("lasthop-marks", MARKS)?,
         deposits: Deposits::default(),
         guests: Guests::default(),
         settings,
@@ -71,11 +79,14 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
 fn bind_ports(config: &Path, wanted: &WantedState, sockets: &mut Sockets) -> Result<(), Refusal> {
     for (at, port) in wanted.ports.iter().enumerate() {
         if control::wanted::listens(port) {
-            let bound = sockets.listen(&port.socket);
-            bound.map_err(|error| {
-                let expected = "a path where a socket can be made";
-                let found = error.to_string();
-                control::config::port_error(config, at, "socket", expected, &found)
+            let owner = control::wanted::owner_of(port);
+            let bound = sockets.listen_as(&port.socket, &owner);
+            bound.map_err(|no| {
+                let expected = match no.key {
+                    SocketKey::Socket => "a path where a socket can be made",
+                    _ => &no.expected,
+                };
+                control::config::port_error(config, at, no.key.as_str(), expected, &no.found)
             })?;
         }
     }
@@ -118,16 +129,13 @@ fn open_interfaces(config: &Path, wanted: &WantedState) -> Result<Drivers, Refus
 
 /// Makes the runtime directory; its absolute path.
 fn prepare_dir(dir: &Path) -> io::Result<PathBuf> {
-    let blame = |e: io::Error| {
-        let text = format!("the runtime directory {}: {e}", dir.display());
-        io::Error::new(e.kind(), text)
-    };
-    std::fs::create_dir_all(dir).map_err(blame)?;
-    dir.canonicalize().map_err(blame)
+    let made = std::fs::create_dir_all(dir).and_then(|()| dir.canonicalize());
+    made.map_err(|error| lock::blame(dir, &error))
 }
 
-fn make_file(name: &str, size: u64) -> io::Result<OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, size)?;
-    Ok(fd)
+/// A socket of our own cannot be had: somebody else's is in its place, or the runtime directory is not fit for it.
+fn unheard(name: &str, error: &io::Error) -> Refusal {
+    Refusal::wrong(format!(
+        "cannot listen on the socket {name} of Lasthop itself: {error}"
+    ))
 }

@@ -101,6 +101,52 @@ fn control_and_switch_have_no_rights() {
     assert_eq!(place.left(), [""; 0]);
 }
 
+/// The session of a process (proc_pid_stat(5)).
+fn session(pid: i32) -> i32 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, behind_name) = text.rsplit_once(')').unwrap();
+    let mut fields = behind_name.split_whitespace();
+    fields.nth(3).unwrap().parse().unwrap()
+}
+
+#[test]
+fn each_has_a_session_of_its_own() {
+    let place = Place::new();
+    let mut lasthop = place.start(&one_port());
+    for name in ["control", "switch"] {
+        let pid = lasthop.pid(name);
+        assert_eq!(session(pid), pid, "{name}");
+    }
+    lasthop.end(Signal::INT);
+}
+
+#[test]
+fn nobody_changes_the_length_of_what_they_share() {
+    let place = Place::new();
+    let mut lasthop = place.start(&one_port());
+    let mut left = vec!["lasthop-counters", "lasthop-marks", "lasthop-state"];
+    let open = fs::read_dir(format!("/proc/{}/fd", lasthop.pid("supervisor"))).unwrap();
+    for entry in open {
+        let path = entry.unwrap().path();
+        let Ok(target) = fs::read_link(&path) else {
+            continue;
+        };
+        let target = target.display().to_string();
+        let Some(at) = left.iter().position(|name| target.contains(name)) else {
+            continue;
+        };
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        for length in [0, length - 1, length + 1] {
+            let refused = rustix::fs::ftruncate(&file, length);
+            assert_eq!(refused, Err(rustix::io::Errno::PERM), "{target}");
+        }
+        left.remove(at);
+    }
+    assert_eq!(left, [""; 0]);
+    lasthop.end(Signal::TERM);
+}
+
 #[test]
 fn they_end_with_the_supervisor_though_they_have_other_users() {
     let place = Place::new();

@@ -30,17 +30,17 @@ pub struct RuleName {
 
 impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "acl \"{}\", rule \"{}\"", self.list, self.rule)
+        write!(f, "acl {:?}, rule {:?}", self.list, self.rule)
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Set(name) => write!(f, "address_set \"{name}\""),
-            Self::Group(name) => write!(f, "group \"{name}\""),
-            Self::Default(segment) => write!(f, "acl_default \"{segment}\""),
-            Self::List(name) => write!(f, "acl \"{name}\""),
+            Self::Set(name) => write!(f, "address_set {name:?}"),
+            Self::Group(name) => write!(f, "group {name:?}"),
+            Self::Default(segment) => write!(f, "acl_default {segment:?}"),
+            Self::List(name) => write!(f, "acl {name:?}"),
             Self::Rule(name) => name.fmt(f),
         }
     }
@@ -62,13 +62,13 @@ pub struct AccessError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Reason {
     /// Names are shown, and become keys of statistics.
-    #[error("expected a name of 1 to 64 characters out of A-Z a-z 0-9 _ . -, found \"{0}\"")]
+    #[error("expected a name of 1 to 64 characters out of A-Z a-z 0-9 _ . -, found {0:?}")]
     Name(String),
     /// Two things of a kind with one name.
-    #[error("\"{0}\" is there twice")]
+    #[error("{0:?} is there twice")]
     Repeated(String),
     /// Nothing has this name.
-    #[error("there is no {kind} \"{name}\"")]
+    #[error("there is no {kind} {name:?}")]
     Unknown {
         /// What is looked for.
         kind: &'static str,
@@ -77,11 +77,11 @@ pub enum Reason {
     },
     /// No address.
     #[error(
-        "expected an address or a prefix like \"10.0.0.0/8\" or \"2001:db8::/32\", found \"{0}\""
+        "expected an address or a prefix like \"10.0.0.0/8\" or \"2001:db8::/32\", found {0:?}"
     )]
     Address(String),
     /// A prefix longer than the address.
-    #[error("\"{text}\": the prefix has at most {most} bits")]
+    #[error("{text:?}: the prefix has at most {most} bits")]
     PrefixLength {
         /// What was found.
         text: String,
@@ -89,7 +89,7 @@ pub enum Reason {
         most: u8,
     },
     /// Bits behind the prefix: it is not clear which of the two was meant.
-    #[error("\"{text}\" has bits behind the prefix; the network is \"{network}\"")]
+    #[error("{text:?} has bits behind the prefix; the network is {network:?}")]
     HostBits {
         /// What was found.
         text: String,
@@ -98,41 +98,39 @@ pub enum Reason {
     },
     /// No Ethernet address.
     #[error(
-        "expected an address like \"52:54:00:00:00:01\", or with a mask behind a \"/\", found \"{0}\""
+        "expected an address like \"52:54:00:00:00:01\", or with a mask behind a \"/\", found {0:?}"
     )]
     Mac(String),
     /// Bits that the mask leaves out.
-    #[error("\"{0}\" has bits that its mask leaves out")]
+    #[error("{0:?} has bits that its mask leaves out")]
     MacBits(String),
     /// No EtherType.
-    #[error(
-        "expected \"ipv4\", \"ipv6\", \"arp\" or a number from 0x0600 to 0xffff, found \"{0}\""
-    )]
+    #[error("expected \"ipv4\", \"ipv6\", \"arp\" or a number from 0x0600 to 0xffff, found {0:?}")]
     EtherType(String),
     /// No VLAN.
     #[error("expected a VLAN from 1 to 4094, or 0 for none, found {0}")]
     Vlan(i64),
     /// No port number.
-    #[error("expected a port from 0 to 65535 or a range like \"8000-8010\", found \"{0}\"")]
+    #[error("expected a port from 0 to 65535 or a range like \"8000-8010\", found {0:?}")]
     Port(String),
     /// A range that ends before it begins.
-    #[error("the range \"{0}\" is empty")]
+    #[error("the range {0:?} is empty")]
     EmptyRange(String),
     /// Only these protocols have ports.
     #[error("ports need the protocol \"tcp\" or \"udp\"")]
     PortsWithoutProtocol,
     /// No protocol.
     #[error(
-        "expected \"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number from 0 to 255, found \"{0}\""
+        "expected \"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number from 0 to 255, found {0:?}"
     )]
     Protocol(String),
     /// No flags.
     #[error(
-        "expected flags like \"syn/syn,ack\" out of fin syn rst psh ack urg ece cwr, found \"{0}\""
+        "expected flags like \"syn/syn,ack\" out of fin syn rst psh ack urg ece cwr, found {0:?}"
     )]
     Flags(String),
     /// A flag that is to be set and not looked at.
-    #[error("\"{0}\" sets a flag that it does not look at")]
+    #[error("{0:?} sets a flag that it does not look at")]
     FlagsOutside(String),
     /// Only TCP has flags.
     #[error("flags need the protocol \"tcp\"")]
@@ -167,7 +165,7 @@ pub enum Reason {
     Contradiction(RuleName),
     /// Groups have no order.
     #[error(
-        "port \"{port}\" is in another group, too, and {other} has the same priority and does something else: give them different priorities"
+        "port {port:?} is in another group, too, and {other} has the same priority and does something else: give them different priorities"
     )]
     Ambiguous {
         /// A port in both groups.
@@ -198,7 +196,7 @@ impl fmt::Display for Shadowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} is never reached: \"{}\" comes first",
+            "{} is never reached: {:?} comes first",
             self.rule, self.by.rule
         )
     }

@@ -30,7 +30,8 @@ pub(super) struct AccessList {
     rules: Trie<ById>,
     pub(super) len: usize,
     next_place: u32,
-    /// Rules that look behind the type, and at the protocol or behind it.
+    /// Rules that are for IP or ARP; of these, those that look behind the type, and at the protocol or behind it.
+    network: usize,
     above: usize,
     transport: usize,
 }
@@ -101,6 +102,7 @@ impl AccessList {
             rules: by_id,
             len: rules.len(),
             next_place: rules.iter().map(|r| r.order.place() + 1).max().unwrap_or(0),
+            network: count(Matcher::is_for_network),
             above: count(Matcher::looks_above_ethernet),
             transport: count(Matcher::looks_at_transport),
         }
@@ -166,6 +168,7 @@ impl AccessList {
             self.later.insert(entry);
         }
         self.len += 1;
+        self.network += usize::from(rule.matcher.is_for_network());
         self.above += usize::from(rule.matcher.looks_above_ethernet());
         self.transport += usize::from(rule.matcher.looks_at_transport());
         self.rules
@@ -181,6 +184,7 @@ impl AccessList {
             self.later.remove(&entry);
         }
         self.len -= 1;
+        self.network -= usize::from(rule.matcher.is_for_network());
         self.above -= usize::from(rule.matcher.looks_above_ethernet());
         self.transport -= usize::from(rule.matcher.looks_at_transport());
         self.rules.update(place_of(rule.info.id), |at| at.0 = None);
@@ -191,15 +195,16 @@ impl AccessList {
     }
 
     /// Whether a frame is one that these rules cannot be asked about: what they look at could not be read, though the
-    /// frame should have it.
+    /// frame should have it, or a receiver finds it there.
     pub(super) fn cannot_read(&self, point: &Point) -> bool {
-        self.above > 0 && point.state.contains(KeyState::L3_MALFORMED)
+        self.network > 0 && point.state.contains(KeyState::HIDDEN)
+            || self.above > 0 && point.state.contains(KeyState::L3_MALFORMED)
             || self.transport > 0 && point.state.contains(KeyState::L4_UNKNOWN)
     }
 
     /// Notes what decides which rules are asked at all.
     pub(super) fn note_readable(&self, looked: &mut Looked) {
-        looked.state |= self.above > 0;
+        looked.state |= self.network > 0;
     }
 
     fn shelf(&self, point: &Point) -> &Shelf {

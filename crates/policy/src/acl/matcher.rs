@@ -91,7 +91,17 @@ pub(super) struct Matcher {
 }
 
 impl Matcher {
-    /// Whether it looks behind the type.
+    /// Whether it is for IP or ARP: by the type, or by what it looks at behind that.
+    pub(super) fn is_for_network(&self) -> bool {
+        let network = [EtherType::IPV4, EtherType::IPV6, EtherType::ARP];
+        match self.kinds {
+            Kinds::Any => false,
+            Kinds::One(one) => network.contains(&EtherType(one)),
+            Kinds::Ip => true,
+        }
+    }
+
+    /// Whether it looks behind the type. Then it is for IP or ARP.
     pub(super) fn looks_above_ethernet(&self) -> bool {
         self.looks_at_transport() || self.source.is_some() || self.destination.is_some()
     }

@@ -51,7 +51,14 @@ impl Oracle<'_> {
         let above = |rule: &RuleSpec| {
             !rule.source.is_empty() || !rule.destination.is_empty() || transport(rule)
         };
-        if state.contains(KeyState::L3_MALFORMED) && rules().any(above)
+        // By its type, or because addresses and all behind them are those of IP, unless another type is said.
+        let network = |rule: &RuleSpec| match rule.ether_type.as_deref() {
+            Some("ipv4" | "ipv6" | "arp" | "0x0800" | "0x86dd" | "0x0806") => true,
+            Some(_) => false,
+            None => above(rule),
+        };
+        if state.contains(KeyState::HIDDEN) && rules().any(network)
+            || state.contains(KeyState::L3_MALFORMED) && rules().any(above)
             || state.contains(KeyState::L4_UNKNOWN) && rules().any(transport)
         {
             let (verdict, rule) = (Verdict::Drop, None);

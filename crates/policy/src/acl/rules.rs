@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use port::PortId;
+use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::flow::{FlowKey, FlowMask};
 
@@ -98,6 +98,17 @@ impl Ruling {
     #[must_use]
     pub fn allows(&self) -> bool {
         self.verdict == Verdict::Allow
+    }
+
+    /// Why frames are dropped of which nothing else is said; `None` if they pass.
+    #[must_use]
+    pub fn drop_reason(&self) -> Option<DropReason> {
+        match (self.verdict, &self.by) {
+            (Verdict::Allow, _) => None,
+            (_, By::Unreadable) => Some(DropReason::Unreadable),
+            (Verdict::Drop, _) => Some(DropReason::AclDenied),
+            (Verdict::Reject, _) => Some(DropReason::AclRejected),
+        }
     }
 
     /// The rule that has decided.

@@ -3,6 +3,7 @@
 mod decided;
 mod differential;
 mod refused;
+mod unreadable;
 
 use std::collections::BTreeMap;
 

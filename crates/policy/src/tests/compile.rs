@@ -1,7 +1,7 @@
 //! Compilation and its errors.
 
 use super::*;
-use crate::{CompileError, Ingress, MAX_SEGMENTS, Member, VlanSegment};
+use crate::{CompileError, DropReason, Ingress, MAX_SEGMENTS, Member, VlanSegment};
 
 fn error(change: impl FnOnce(&mut Model)) -> String {
     let mut model = model();
@@ -143,4 +143,18 @@ fn errors_name_their_port() {
         .port(),
         None
     );
+}
+
+#[test]
+fn a_port_that_is_down_is_in_no_segment_and_says_so() {
+    let mut model = model();
+    model.ports.insert(PortId(1), PortMode::Down);
+    let program = Program::compile(&model, 1).unwrap();
+    assert_eq!(*program.ingress(PortId(1)), Ingress::Down);
+    assert_eq!(program.ingress(PortId(1)).segments().count(), 0);
+    assert!(program.members(LAN).iter().all(|m| m.port != PortId(1)));
+    for vlan in [None, Some(0), Some(30)] {
+        let found = crate::decide::classify(program.ingress(PortId(1)), vlan);
+        assert_eq!(found, Err(DropReason::PortDown));
+    }
 }

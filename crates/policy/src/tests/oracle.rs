@@ -20,6 +20,7 @@ fn oracle(model: &Model, table: &Table, key: &FlowKey) -> (Action, Option<(Segme
     let untagged = matches!(key.vlan(), None | Some(0));
     let segment = match model.ports.get(&port) {
         None => return drop(DropReason::VlanUnknown),
+        Some(PortMode::Down) => return drop(DropReason::PortDown),
         Some(PortMode::Access(_)) if !untagged => return drop(DropReason::VlanNotAllowed),
         Some(PortMode::Access(segment)) => *segment,
         Some(PortMode::Trunk(carried)) => {
@@ -104,7 +105,8 @@ fn mode() -> impl Strategy<Value = PortMode> {
         .prop_shuffle();
     prop_oneof![
         any_segment().prop_map(PortMode::Access),
-        trunk.prop_map(PortMode::Trunk)
+        trunk.prop_map(PortMode::Trunk),
+        Just(PortMode::Down)
     ]
 }
 

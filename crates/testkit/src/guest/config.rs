@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::driver::Shape;
 use crate::features::{
-    ALL_OFFLOADS, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, MRG_RXBUF, PROTOCOL_FEATURES,
-    RING_PACKED, VERSION_1, protocol,
+    ALL_OFFLOADS, EVENT_IDX, GUEST_USO4, GUEST_USO6, HOST_USO, IN_ORDER, INDIRECT_DESC, MQ,
+    MRG_RXBUF, PROTOCOL_FEATURES, RING_PACKED, VERSION_1, protocol,
 };
 use crate::guest_ram::{GuestRam, RegionSpec};
 use crate::net::{Cuts, NetOptions, RxBuffers};
@@ -88,6 +88,13 @@ impl GuestConfig {
     #[must_use]
     pub fn in_order(self) -> Self {
         self.with(IN_ORDER).requiring(IN_ORDER)
+    }
+
+    /// As a legacy driver: none of the features beyond the first 32.
+    #[must_use]
+    pub fn legacy(self) -> Self {
+        let uso = HOST_USO | GUEST_USO4 | GUEST_USO6;
+        self.without(VERSION_1 | RING_PACKED | IN_ORDER | uso)
     }
 
     /// With more wanted features.

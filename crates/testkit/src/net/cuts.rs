@@ -14,7 +14,7 @@ pub enum Cuts {
     /// One piece: header and data together.
     #[default]
     Together,
-    /// The 12 bytes of the header, then the rest.
+    /// The 12 bytes of a header of that length, then the rest.
     HeaderApart,
     /// Pieces of this length, the last one shorter.
     Every(u32),

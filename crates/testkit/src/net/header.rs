@@ -1,7 +1,20 @@
 //! The header in front of every packet (virtio 1.3 section 5.1.6).
 
+use crate::features::{MRG_RXBUF, VERSION_1};
+
 /// Bytes of the header; always 12 with VERSION_1.
 pub const HEADER_LEN: usize = 12;
+/// Bytes of the header of a legacy driver without MRG_RXBUF: it ends before `num_buffers`.
+pub const SHORT_HEADER_LEN: usize = 10;
+
+/// Bytes of the header of a driver with these features (section 5.1.6.1).
+#[must_use]
+pub fn header_len(features: u64) -> usize {
+    match features & (VERSION_1 | MRG_RXBUF) {
+        0 => SHORT_HEADER_LEN,
+        _ => HEADER_LEN,
+    }
+}
 
 /// The checksum is partial: to be completed from `csum_start` on.
 pub const NEEDS_CSUM: u8 = 1;

@@ -26,14 +26,15 @@ impl Rig {
     fn deliver(&mut self, frame: &[u8], header: NetHeader, claim: Option<u16>) {
         let ram = self.to_guest.ram.clone();
         let size = self.nic.options.rx_buffers.size() as usize;
-        let needed = (frame.len() + HEADER_LEN).div_ceil(size);
+        let header_len = self.nic.options.header();
+        let needed = (frame.len() + header_len).div_ceil(size);
         let num_buffers = claim.unwrap_or(needed as u16);
         let bytes = [
             &NetHeader {
                 num_buffers,
                 ..header
             }
-            .to_bytes(),
+            .to_bytes()[..header_len],
             frame,
         ]
         .concat();
@@ -50,8 +51,10 @@ impl Rig {
         while let Some(chain) = self.from_guest.pop() {
             let bytes = chain.read(&ram);
             self.from_guest.push(&chain, 0);
-            let (head, frame) = bytes.split_first_chunk().expect("a header");
-            self.deliver(frame, NetHeader::from_bytes(*head), None);
+            let (head, frame) = bytes.split_at(self.nic.options.header());
+            let mut header = [0; HEADER_LEN];
+            header[..head.len()].copy_from_slice(head);
+            self.deliver(frame, NetHeader::from_bytes(header), None);
         }
     }
 }
@@ -74,7 +77,12 @@ fn all_options() -> Vec<NetOptions> {
     for (i, ring) in rings.into_iter().enumerate() {
         for (j, cut) in cuts.iter().enumerate() {
             let merge = if (i + j) % 2 == 0 { MRG_RXBUF } else { 0 };
-            let mut options = NetOptions::new(VERSION_1 | ALL_OFFLOADS | ring | merge, 128);
+            // A legacy driver has neither of the two.
+            let modern = match ring & (RING_PACKED | IN_ORDER) {
+                0 => [VERSION_1, 0][j / 2],
+                _ => VERSION_1,
+            };
+            let mut options = NetOptions::new(modern | ALL_OFFLOADS | ring | merge, 128);
             options.shape = Shape::Indirect;
             options.tx_cuts = cut.clone();
             options.rx_cuts = if merge != 0 {

@@ -3,7 +3,7 @@
 use memory::{GuestMemory, Segment};
 
 use super::area::fetch_words;
-use super::{MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, QueueFault, SegRange};
+use super::{MAX_CHAIN_BORDERS, MAX_CHAIN_BYTES, MAX_CHAIN_DESCRIPTORS, QueueFault, SegRange};
 
 /// The chain goes on (virtio 1.3, sections 2.7.5, 2.8.6).
 pub(super) const NEXT: u16 = 1;
@@ -57,6 +57,8 @@ pub(super) struct Gather<'a> {
     start: usize,
     bytes: u64,
     descriptors: u32,
+    /// Borders between regions that lie in its buffers.
+    borders: u32,
     writable: bool,
 }
 
@@ -68,6 +70,7 @@ impl<'a> Gather<'a> {
             segs,
             bytes: 0,
             descriptors: 0,
+            borders: 0,
             writable,
         }
     }
@@ -86,8 +89,23 @@ impl<'a> Gather<'a> {
         if self.bytes > u64::from(MAX_CHAIN_BYTES) {
             return Err(QueueFault::ChainTooLarge);
         }
+        match self.mem.translate(desc.addr, desc.len) {
+            Some(segment) => self.segs.push(segment),
+            None => self.add_across(desc)?,
+        }
+        Ok(())
+    }
+
+    /// Appends a buffer that lies in several regions.
+    #[cold]
+    fn add_across(&mut self, desc: &Desc) -> Result<(), QueueFault> {
+        let before = self.segs.len();
         if !self.mem.translate_into(desc.addr, desc.len, self.segs) {
             return Err(QueueFault::UnmappedAddress);
+        }
+        self.borders += (self.segs.len() - before - 1) as u32;
+        if self.borders > MAX_CHAIN_BORDERS {
+            return Err(QueueFault::TooManyPieces);
         }
         Ok(())
     }

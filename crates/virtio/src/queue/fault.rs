@@ -46,6 +46,9 @@ pub enum QueueFault {
     /// More than [`super::MAX_CHAIN_BYTES`] bytes in one chain.
     #[error("chain has too many bytes")]
     ChainTooLarge,
+    /// Buffers of one chain cross more than [`super::MAX_CHAIN_BORDERS`] borders between memory regions.
+    #[error("chain lies in too many pieces of memory")]
+    TooManyPieces,
     /// A chain for the device to read holds a descriptor for it to write.
     #[error("writable descriptor in a chain to read")]
     WritableInReadable,

@@ -15,11 +15,10 @@
 //! The front end shares this memory, so it is as hostile as a ring: recovery reads each field once and
 //! checks it; while a queue runs, the region is only written.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use memory::{Mapping, MemoryError};
+use memory::{Amount, Mapping};
 
 use super::{MAX_SIZE, QueueFault};
 
@@ -42,14 +41,10 @@ pub struct InflightRegion {
 }
 
 impl InflightRegion {
-    /// Maps `size` bytes of `fd` from `offset`.
-    ///
-    /// # Errors
-    /// An empty or wrapping range, or a file that is too short.
-    pub fn map(fd: OwnedFd, size: u64, offset: u64) -> Result<Self, MemoryError> {
-        Ok(Self {
-            mapping: Mapping::shared(&fd, size, offset)?,
-        })
+    /// A region in memory that the front end shares.
+    #[must_use]
+    pub fn over(mapping: Mapping) -> Self {
+        Self { mapping }
     }
 
     /// A zeroed region on the heap, for tests.
@@ -61,6 +56,12 @@ impl InflightRegion {
         Self {
             mapping: Mapping::heap(size),
         }
+    }
+
+    /// What it takes of a quota.
+    #[must_use]
+    pub fn amount(&self) -> Amount {
+        self.mapping.amount()
     }
 
     /// Size in bytes.

@@ -57,6 +57,9 @@ pub const MAX_SIZE: u16 = 4096;
 pub const MAX_CHAIN_BYTES: u32 = 1 << 20;
 /// Most descriptors in one chain, those in an indirect table included.
 pub const MAX_CHAIN_DESCRIPTORS: u32 = 1024;
+/// Most borders between memory regions that the buffers of one chain cross: with its descriptors, a chain lies in 2048
+/// pieces of memory at most.
+pub const MAX_CHAIN_BORDERS: u32 = 1024;
 
 /// Where a queue lies in guest memory: guest-physical addresses of its three areas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

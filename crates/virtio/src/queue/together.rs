@@ -2,6 +2,10 @@
 
 use super::{Chain, QueueFault, Segment};
 
+/// A piece of memory more in a chain takes as long as so many bytes more: a batch in many pieces ends sooner, and the list of its
+/// pieces stays short.
+const PIECE: u64 = 128;
+
 /// Where chains go that are taken together: the caller's arena and list.
 #[derive(Debug)]
 pub struct Taken<'a> {
@@ -66,7 +70,7 @@ pub trait Fill {
 pub struct Limit {
     /// Chains.
     pub chains: usize,
-    /// Bytes after which no further chain is taken.
+    /// Bytes after which no further chain is taken; pieces of memory count as bytes, too.
     pub bytes: u64,
 }
 
@@ -131,7 +135,7 @@ pub(super) trait Ring {
             };
             left = left.less(Limit {
                 chains: 1,
-                bytes: u64::from(chain.bytes),
+                bytes: u64::from(chain.bytes) + u64::from(chain.segs.len - 1) * PIECE,
             });
             into.push(chain).map(&near);
         }

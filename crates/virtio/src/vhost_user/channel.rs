@@ -6,8 +6,11 @@ use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::socket_domain;
 
+use super::backend::Backend;
 use super::connection::transmit;
+use super::fault::Refusal;
 use super::message::{HEADER_LEN, Header};
+use super::session::{Answer, Request, Session};
 
 /// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
 const CONFIG_CHANGE: u32 = 2;
@@ -56,4 +59,18 @@ impl BackendChannel {
             }
         }
     }
+}
+
+/// `SET_BACKEND_REQ_FD`; a channel that was there is closed. What is no socket is refused.
+pub(super) fn set_backend_req_fd(
+    session: &mut Session,
+    mut request: Request,
+    backend: &mut dyn Backend,
+) -> Result<Answer, Refusal> {
+    let fd = request.fds.pop().ok_or("no file descriptor")?;
+    let keep = fd.try_clone().map_err(|e| e.to_string())?;
+    let channel = BackendChannel::new(fd)?;
+    let number = session.keep(&keep, backend);
+    session.channel = Some((channel, number));
+    Ok(Answer::Done)
 }

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use memory::Extent;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::backend::Backend;
@@ -96,10 +97,9 @@ pub(super) fn set_inflight(
 ) -> Result<Answer, Refusal> {
     let desc: InflightDesc = request.parse()?;
     let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let keep = fd.try_clone().map_err(|e| e.to_string())?;
     let file = session.next_number;
-    map(session, desc, fd, file)?;
-    session.keep(&keep, backend);
+    map(session, desc, &fd, file)?;
+    session.keep(&fd, backend);
     Ok(Answer::Done)
 }
 
@@ -107,7 +107,7 @@ pub(super) fn set_inflight(
 pub(super) fn map(
     session: &mut Session,
     desc: InflightDesc,
-    fd: OwnedFd,
+    fd: &OwnedFd,
     file: u64,
 ) -> Result<(), Refusal> {
     check(session, &desc)?;
@@ -120,7 +120,13 @@ pub(super) fn map(
         .into());
     }
     // The bytes behind the last queue are of no use; what the front end says is not mapped blindly.
-    let region = InflightRegion::map(fd, needed, desc.offset).map_err(|e| e.to_string())?;
+    let before = session.inflight.as_ref().map(|area| area.region.amount());
+    let mapping = Extent::check(fd, needed, desc.offset).and_then(|extent| {
+        let quota = &session.quota;
+        quota.admit(extent.amount(), before.unwrap_or_default())?;
+        extent.map(fd, Some(quota))
+    });
+    let region = InflightRegion::over(mapping.map_err(|e| e.to_string())?);
     session.inflight = Some(InflightArea {
         region: Arc::new(region),
         desc,

@@ -27,7 +27,7 @@
 //! non-zero acknowledgement when the front end asked for one, and otherwise the end of the connection with a
 //! reason. What breaks the framing (sizes, descriptors, version) is always the end of the connection.
 //!
-//! A queue that cannot start (legacy driver, addresses outside memory) is neither: it stays stopped, with
+//! A queue that cannot start (packed without `VERSION_1`, addresses outside memory) is neither: it stays stopped, with
 //! its reason in [`Session::info`], because the next driver of the same guest may do better.
 //!
 //! One hole stays open by design of the protocol: kick and call descriptors are shared with the VMM, which

@@ -10,8 +10,7 @@ use memory::GuestMemory;
 use super::backend::{Backend, QueueSetup, Resume};
 use super::message::VringAddr;
 use super::record::Kept;
-use super::session::{Answer, LEGACY, Session};
-use crate::features::Features;
+use super::session::{Answer, Session};
 use crate::queue::Layout;
 
 /// Largest queue that is served, in entries.
@@ -171,8 +170,12 @@ impl Session {
             return Err(Hold::Waits("features"));
         }
         let features = self.features();
-        if !features.contains(Features::VERSION_1) {
-            return Err(Hold::Refused(LEGACY.into()));
+        let beyond = features.beyond_legacy();
+        if !beyond.is_empty() {
+            let bits = beyond.bits();
+            return Err(Hold::Refused(format!(
+                "features {bits:#x} without VERSION_1, which they need"
+            )));
         }
         if self.logging() && self.log.is_none() {
             // QEMU starts queues in the middle of a migration before it hands the log over.

@@ -3,16 +3,16 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::{DirtyLog, GuestMemory, MAX_REGIONS, Region};
+use memory::{Amount, DirtyLog, Extent, GuestMemory, LOG_PAGE, MAX_REGIONS, Planned, Region};
 
 use super::backend::Backend;
-use super::fault::Refusal;
+use super::fault::{Fault, Refusal};
 use super::message::{LogDesc, Payload, Reader, RegionDesc};
 use super::session::{Answer, Request, Session};
 
-/// Most guest memory of one port. A front end can name terabytes that it does not have (sparse files, the same
-/// file again and again); what it may not do is use up our address space of 128 TiB.
-const MAX_MEMORY: u64 = 4 << 40;
+/// The longest dirty log: of guest addresses below 16 TiB. A guest with all the memory that a port may have has holes in it as
+/// well, and a front end makes its log longer before it adds memory, so that present memory is no measure.
+const MAX_LOG: u64 = (16 << 40) / LOG_PAGE / 8;
 
 /// What a front end gets to hear whose memory is its own.
 const SHARE_HINT: &str = "no file descriptor: guest memory must be shared \
@@ -57,6 +57,17 @@ impl Session {
         self.memory.as_ref().is_some_and(|memory| memory.is_lost())
     }
 
+    /// What was there before is gone. Otherwise the connection ends: each message could leave more behind.
+    pub(super) fn check_unmapped(&self, message: &str) -> Result<(), Fault> {
+        if !self.quota.is_stuck() {
+            return Ok(());
+        }
+        Err(Fault::Refused {
+            name: message.into(),
+            reason: "the system does not unmap memory that was shared before".into(),
+        })
+    }
+
     /// The dirty log, if it is there and logging is on.
     fn active_log(&self) -> Option<Arc<DirtyLog>> {
         self.log.clone().filter(|_| self.logging())
@@ -74,7 +85,6 @@ impl Session {
         } else {
             let all = regions.iter().map(|m| Arc::clone(&m.region)).collect();
             let snapshot = GuestMemory::new(all, self.active_log()).map_err(|e| e.to_string())?;
-            check_budget(snapshot.size())?;
             check_covered(&snapshot, snapshot.log().map(|log| &**log))?;
             Some(Arc::new(snapshot))
         };
@@ -115,15 +125,18 @@ impl Session {
         }
     }
 
-    /// Maps the dirty log, the file with this number.
+    /// Goes over to a dirty log in the file with this number, if it covers what is to be logged.
     pub(super) fn map_log(
         &mut self,
-        fd: OwnedFd,
+        fd: &OwnedFd,
         desc: &LogDesc,
         file: u64,
     ) -> Result<(), Refusal> {
-        let log =
-            DirtyLog::map(fd, desc.size, desc.offset).map_err(|e| format!("dirty log: {e}"))?;
+        let log = self.mapped_log(fd, desc);
+        let log = log.map_err(|e| format!("dirty log: {e}"))?;
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.logging()) {
+            check_covered(memory, Some(&log))?;
+        }
         self.log = Some(Arc::new(log));
         self.log_file = Some(LogFile {
             size: desc.size,
@@ -133,25 +146,67 @@ impl Session {
         Ok(())
     }
 
-    /// Maps a region of a file, which is kept.
-    fn map(
+    fn mapped_log(&self, fd: &OwnedFd, desc: &LogDesc) -> Result<DirtyLog, String> {
+        if desc.size > MAX_LOG {
+            let size = desc.size;
+            return Err(format!("{size} bytes, at most {MAX_LOG} are needed"));
+        }
+        let before = self.log.as_ref().map(|log| log.amount());
+        let mapped = Extent::check(fd, desc.size, desc.offset).and_then(|extent| {
+            self.quota
+                .admit(extent.amount(), before.unwrap_or_default())?;
+            extent.map(fd, Some(&self.quota))
+        });
+        mapped.map(DirtyLog::over).map_err(|e| e.to_string())
+    }
+
+    /// Maps regions of files with these numbers, in place of some that take up `before`: all are looked at, and whether there is
+    /// room for them, before the first is mapped.
+    pub(super) fn map_regions(
+        &self,
+        wanted: &[(OwnedFd, RegionDesc, u64)],
+        before: Amount,
+    ) -> Result<Vec<Mapped>, Refusal> {
+        let plan = wanted.iter().map(|(fd, desc, _)| {
+            Planned::check(fd, desc.gpa, desc.size, desc.uva, desc.offset)
+                .map_err(|e| e.to_string())
+        });
+        let plan = plan.collect::<Result<Vec<_>, _>>()?;
+        let all = plan.iter().map(Planned::amount).sum();
+        self.quota.admit(all, before).map_err(|e| e.to_string())?;
+        let mapped = wanted.iter().zip(&plan).map(|((fd, desc, file), planned)| {
+            let region = planned.map(fd, Some(&self.quota));
+            Ok(Mapped {
+                region: Arc::new(region.map_err(|e| e.to_string())?),
+                offset: desc.offset,
+                file: *file,
+                id: FileId::of(fd)?,
+            })
+        });
+        mapped.collect()
+    }
+
+    /// The same for regions that a message brings, whose files are kept.
+    fn map_new(
         &mut self,
-        fd: &OwnedFd,
-        desc: &RegionDesc,
+        wanted: Vec<(OwnedFd, RegionDesc)>,
+        before: Amount,
         backend: &mut dyn Backend,
-    ) -> Result<Mapped, Refusal> {
-        let mapped = map(fd, desc, self.next_number)?;
-        self.keep(fd, backend);
+    ) -> Result<Vec<Mapped>, Refusal> {
+        let numbers = self.next_number..;
+        let wanted = wanted.into_iter().zip(numbers);
+        let wanted: Vec<_> = wanted.map(|((fd, desc), n)| (fd, desc, n)).collect();
+        let mapped = self.map_regions(&wanted, before)?;
+        for (fd, ..) in &wanted {
+            self.keep(fd, backend);
+        }
         Ok(mapped)
     }
 }
 
-fn check_budget(size: u64) -> Result<(), Refusal> {
-    if size > MAX_MEMORY {
-        let tib = MAX_MEMORY >> 40;
-        return Err(format!("more than {tib} TiB of guest memory on one port").into());
-    }
-    Ok(())
+/// What these regions take up.
+fn amount(regions: &[Mapped]) -> Amount {
+    regions.iter().map(|m| m.region.amount()).sum()
 }
 
 /// A page without a bit would be missing at the other end of a migration.
@@ -167,18 +222,6 @@ fn check_covered(memory: &GuestMemory, log: Option<&DirtyLog>) -> Result<(), Ref
         }
         _ => Ok(()),
     }
-}
-
-/// Maps a region of the file with this number.
-pub(super) fn map(fd: &OwnedFd, desc: &RegionDesc, file: u64) -> Result<Mapped, Refusal> {
-    let copy = fd.try_clone().map_err(|e| e.to_string())?;
-    let region = Region::map(copy, desc.gpa, desc.size, desc.uva, desc.offset);
-    Ok(Mapped {
-        region: Arc::new(region.map_err(|e| e.to_string())?),
-        offset: desc.offset,
-        file,
-        id: FileId::of(fd)?,
-    })
 }
 
 /// `SET_MEM_TABLE`: all regions at once, at most 8.
@@ -199,11 +242,12 @@ pub(super) fn set_table(
     if request.fds.len() > count {
         return Err("more file descriptors than regions".into());
     }
-    let mut regions = Vec::with_capacity(count);
+    let mut wanted = Vec::with_capacity(count);
     for fd in request.fds {
         let desc = RegionDesc::parse(&mut reader).ok_or("payload too short")?;
-        regions.push(session.map(&fd, &desc, backend)?);
+        wanted.push((fd, desc));
     }
+    let regions = session.map_new(wanted, amount(&session.regions), backend)?;
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
 }
@@ -244,10 +288,11 @@ pub(super) fn add_region(
     if before.is_none() && regions.len() >= MAX_REGIONS {
         return Err(format!("{MAX_REGIONS} memory regions are there already").into());
     }
-    let region = session.map(&fd, &desc, backend)?;
+    let replaced = before.map_or(&[][..], |at| &regions[at..=at]);
+    let new = session.map_new(vec![(fd, desc)], amount(replaced), backend)?;
     match before {
-        Some(at) => regions[at] = region,
-        None => regions.push(region),
+        Some(at) => drop(regions.splice(at..=at, new)),
+        None => regions.extend(new),
     }
     session.install_regions(regions, backend)?;
     Ok(Answer::Done)
@@ -279,12 +324,8 @@ pub(super) fn set_log_base(
 ) -> Result<Answer, Refusal> {
     let desc: LogDesc = request.parse()?;
     let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let keep = fd.try_clone().map_err(|e| e.to_string())?;
-    session.map_log(fd, &desc, session.next_number)?;
-    if session.logging() {
-        session.check_log()?;
-    }
-    session.keep(&keep, backend);
+    session.map_log(&fd, &desc, session.next_number)?;
+    session.keep(&fd, backend);
     session.update_log(backend);
     session.start_all(backend);
     Ok(Answer::payload(request.payload))

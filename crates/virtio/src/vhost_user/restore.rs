@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use memory::MAX_REGIONS;
+use memory::{Amount, MAX_REGIONS};
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;
@@ -17,7 +17,6 @@ use super::message::ProtocolFeatures;
 use super::queues::messages::check_event;
 use super::queues::{MAX_QUEUE_SIZE, Vring};
 use super::record::{Kept, Record, VringRecord};
-use super::regions;
 use super::session::Session;
 
 /// Kept descriptors by their numbers; each belongs to one place.
@@ -108,11 +107,11 @@ impl Session {
     fn restore_files(&mut self, record: &Record, files: &mut Files) -> Result<(), Refusal> {
         if let Some((desc, file)) = &record.log {
             let fd = files.take(*file)?;
-            self.map_log(fd, desc, *file)?;
+            self.map_log(&fd, desc, *file)?;
         }
         if let Some((desc, file)) = record.inflight {
             let fd = files.take(file)?;
-            inflight::map(self, desc, fd, file)?;
+            inflight::map(self, desc, &fd, file)?;
         }
         if let Some(number) = record.channel {
             let fd = files.take(number)?;
@@ -133,10 +132,11 @@ impl Session {
         if record.regions.len() > MAX_REGIONS {
             return Err(format!("more than {MAX_REGIONS} memory regions").into());
         }
-        let mut all = Vec::with_capacity(record.regions.len());
+        let mut wanted = Vec::with_capacity(record.regions.len());
         for (desc, file) in &record.regions {
-            all.push(regions::map(&files.take(*file)?, desc, *file)?);
+            wanted.push((files.take(*file)?, *desc, *file));
         }
+        let all = self.map_regions(&wanted, Amount::default())?;
         self.install_regions(all, backend)
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::{DirtyLog, GuestMemory};
+use memory::{DirtyLog, GuestMemory, Quota};
 
 use super::backend::{Backend, Offer};
 use super::channel::BackendChannel;
@@ -23,10 +23,6 @@ use crate::features::Features;
 const FEATURES_OK: u8 = 8;
 const NEEDS_RESET: u8 = 64;
 
-/// Why a driver without `VERSION_1` gets nothing.
-pub(super) const LEGACY: &str =
-    "legacy (pre-1.0) virtio guest; add disable-legacy=on or use a virtio 1.0 driver";
-
 /// The back end's side of one vhost-user connection.
 ///
 /// It holds what was negotiated and what each queue still lacks, and calls a [`Backend`] when something is
@@ -41,6 +37,8 @@ pub struct Session {
     pub(super) status: u8,
     /// As in `NET_SET_MTU`.
     pub(super) mtu: Option<u16>,
+    /// What all that is mapped for the front end counts within.
+    pub(super) quota: Arc<Quota>,
     pub(super) memory: Option<Arc<GuestMemory>>,
     /// What `memory` is made of.
     pub(super) regions: Vec<Mapped>,
@@ -52,6 +50,7 @@ pub struct Session {
     pub(super) channel: Option<(BackendChannel, u64)>,
     pub(super) queues: Vec<Vring>,
     last_refusal: Option<String>,
+    refusals: u64,
     /// Where the queues of a connection that broke have stood.
     pub(super) left: Vec<Left>,
     /// The number of the next descriptor.
@@ -79,6 +78,8 @@ pub struct Info {
     pub inflight: bool,
     /// The last message that was refused with an acknowledgement, and why.
     pub last_refusal: Option<String>,
+    /// Messages that were refused, whatever followed.
+    pub refusals: u64,
     /// All queues by index.
     pub queues: Vec<QueueInfo>,
 }
@@ -130,6 +131,7 @@ impl Session {
             protocol: None,
             status: 0,
             mtu: None,
+            quota: Quota::new(),
             memory: None,
             regions: Vec::new(),
             log: None,
@@ -138,6 +140,7 @@ impl Session {
             channel: None,
             queues: (0..count).map(|_| Vring::default()).collect(),
             last_refusal: None,
+            refusals: 0,
             left: Vec::new(),
             next_number: 0,
             again: false,
@@ -169,10 +172,13 @@ impl Session {
             payload: message.payload,
             fds,
         };
-        match (row.handler)(self, request, backend) {
+        let answer = (row.handler)(self, request, backend);
+        self.check_unmapped(row.name)?;
+        match answer {
             Ok(Answer::Payload(payload, fd)) => Ok(Some(Reply { code, payload, fd })),
             Ok(Answer::Done) => Ok(self.ack(code, need_reply, 0)),
             Ok(Answer::Failed(reason)) => {
+                self.refusals += 1;
                 self.last_refusal = Some(format!("{}: {reason}", row.name));
                 Ok(self.ack(code, need_reply, 1))
             }
@@ -193,10 +199,10 @@ impl Session {
     /// first state again.
     pub fn close(&mut self, backend: &mut dyn Backend) {
         self.stop_all(backend);
-        let refusal = self.last_refusal.take();
+        let (refusal, refusals) = (self.last_refusal.take(), self.refusals);
         let had_memory = self.memory.is_some();
         *self = Session::new(self.offer.clone());
-        self.last_refusal = refusal;
+        (self.last_refusal, self.refusals) = (refusal, refusals);
         if had_memory {
             backend.set_memory(None);
         }
@@ -244,8 +250,15 @@ impl Session {
             logging: self.logging() && self.log.is_some(),
             inflight: self.inflight.is_some(),
             last_refusal: self.last_refusal.clone(),
+            refusals: self.refusals,
             queues: self.queue_infos(),
         }
+    }
+
+    /// Whether features are chosen now: a driver that is reset, or ends, takes its choice back.
+    #[must_use]
+    pub fn has_chosen_features(&self) -> bool {
+        self.negotiated()
     }
 
     /// Whether the driver has negotiated features.
@@ -318,6 +331,7 @@ impl Session {
         name: String,
         reason: String,
     ) -> Result<Option<Reply>, Fault> {
+        self.refusals += 1;
         match self.ack(message.code, message.need_reply, 1) {
             Some(reply) => {
                 self.last_refusal = Some(format!("{name}: {reason}"));
@@ -359,7 +373,7 @@ pub(super) fn get_features(session: &mut Session, _: Request, _: &mut dyn Backen
 }
 
 /// `SET_FEATURES`. While a queue runs, only logging may change. Front ends send it before any driver is
-/// there, so that a driver is a legacy one shows only when a queue starts.
+/// there, so that what does not go together shows only when a queue starts.
 pub(super) fn set_features(
     session: &mut Session,
     request: Request,
@@ -448,20 +462,6 @@ pub(super) fn set_mtu(
     Ok(Answer::Done)
 }
 
-/// `SET_BACKEND_REQ_FD`; a channel that was there is closed. What is no socket is refused.
-pub(super) fn set_backend_req_fd(
-    session: &mut Session,
-    mut request: Request,
-    backend: &mut dyn Backend,
-) -> Outcome {
-    let fd = request.fds.pop().ok_or("no file descriptor")?;
-    let keep = fd.try_clone().map_err(|e| e.to_string())?;
-    let channel = BackendChannel::new(fd)?;
-    let number = session.keep(&keep, backend);
-    session.channel = Some((channel, number));
-    Ok(Answer::Done)
-}
-
 /// `RESET_DEVICE`: rings stopped and disabled, features forgotten; memory and protocol features stay.
 pub(super) fn reset_device(
     session: &mut Session,
@@ -485,7 +485,7 @@ pub(super) fn set_status(
     };
     if status == 0 {
         session.reset(backend);
-    } else if session.negotiated() && !session.features().contains(Features::VERSION_1) {
+    } else if !session.features().beyond_legacy().is_empty() {
         status &= !FEATURES_OK;
     }
     session.status = status;

@@ -1,6 +1,7 @@
 //! One row a message: what it may carry, when it is legal, whether it is answered, and who handles it.
 
 use super::backend::Backend;
+use super::channel;
 use super::config::{self, CONFIG_HEAD, MAX_CONFIG};
 use super::fault::{Fault, Refusal};
 use super::inflight;
@@ -192,7 +193,8 @@ const fn never(code: u32, name: &'static str, fds: Fds, why: &'static str) -> Ro
 }
 
 const NO_IOMMU: &str = "no IOMMU is offered (VIRTIO_F_ACCESS_PLATFORM)";
-const NO_LEGACY: &str = "legacy devices are not served, so no endianness is chosen";
+const NO_ENDIAN: &str =
+    "rings of legacy guests are little-endian, and no choice is offered (CROSS_ENDIAN)";
 const NO_CRYPTO: &str = "this is a network device";
 const NO_POSTCOPY: &str = "postcopy migration is not offered (PAGEFAULT)";
 const NO_INBAND: &str = "in-band notifications are not offered (INBAND_NOTIFICATIONS)";
@@ -228,9 +230,9 @@ pub(super) static TABLE: [Row; 44] = {
         row(code::SET_VRING_ENABLE, "SET_VRING_ENABLE", None, Exact(8), Always, OnDemand, queues::set_enable),
         row(code::SEND_RARP, "SEND_RARP", None, Exact(8), Protocol(P::RARP), OnDemand, session::send_rarp),
         row(code::NET_SET_MTU, "NET_SET_MTU", None, Exact(8), Protocol(P::NET_MTU), OnDemand, session::set_mtu),
-        row(code::SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, session::set_backend_req_fd),
+        row(code::SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", One, Exact(0), Protocol(P::BACKEND_REQ), OnDemand, channel::set_backend_req_fd),
         never(code::IOTLB_MSG, "IOTLB_MSG", None, NO_IOMMU),
-        never(code::SET_VRING_ENDIAN, "SET_VRING_ENDIAN", None, NO_LEGACY),
+        never(code::SET_VRING_ENDIAN, "SET_VRING_ENDIAN", None, NO_ENDIAN),
         row(code::GET_CONFIG, "GET_CONFIG", None, Config, Protocol(P::CONFIG), Answer, config::get_config),
         row(code::SET_CONFIG, "SET_CONFIG", None, Config, Protocol(P::CONFIG), OnDemand, config::set_config),
         never(code::CREATE_CRYPTO_SESSION, "CREATE_CRYPTO_SESSION", None, NO_CRYPTO),

@@ -4,6 +4,7 @@
 mod connection;
 mod lifecycle;
 mod negotiation;
+mod quota;
 mod record;
 mod table;
 mod threats;
@@ -355,4 +356,33 @@ pub(super) fn is_closed(watch: &OwnedFd) -> bool {
     };
     poll(&mut fds, Some(&now)).expect("poll");
     fds[0].revents().contains(PollFlags::HUP)
+}
+
+/// Runs a test of this crate again, in a process of its own, of which everything can be counted.
+pub(super) fn alone(name: &str, test: fn()) {
+    const CHILD: &str = "LASTHOP_VIRTIO_TEST";
+    if std::env::var_os(CHILD).is_some() {
+        return test();
+    }
+    let output = std::process::Command::new(std::env::current_exe().expect("a path"))
+        .args([
+            "--exact",
+            &format!("vhost_user::tests::{name}"),
+            "--nocapture",
+        ])
+        .env(CHILD, "1")
+        .output()
+        .expect("a child");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{output:?}"
+    );
+}
+
+/// Descriptors and mappings of this process.
+pub(super) fn held() -> (usize, usize) {
+    let fds = std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+    (fds, maps.lines().count())
 }

@@ -80,8 +80,22 @@ fn servers_and_routers_are_told_from_clients_and_hosts() {
         (icmp6(128), icmp6(143), icmp6(131)),
         (Ordinary, Ordinary, Ordinary)
     );
-    let redirect4 = frame().ipv4([1; 4], [2; 4]).icmp(137, 0, [0; 4]);
-    assert_eq!(built(&redirect4), Ordinary);
+    let icmp4 = |kind| frame().ipv4([1; 4], [2; 4]).icmp(kind, 0, [0; 4]);
+    for kind in [0, 3, 4, 8, 10, 11, 12, 13, 134, 137] {
+        assert_eq!(built(&icmp4(kind)), Ordinary, "{kind}");
+    }
+    for kind in [5, 9] {
+        assert_eq!(built(&icmp4(kind)), Router, "{kind}");
+        assert_eq!(built(&icmp4(kind).vlan(VlanTci::new(7))), Router, "{kind}");
+        assert_eq!(built(&icmp4(kind).fragment(0, true)), Router, "{kind}");
+        assert_eq!(built(&icmp4(kind).fragment(1, true)), Ordinary, "{kind}");
+        let v6 = frame().ipv6(ip(OWN), ip(OTHER)).protocol(1);
+        assert_eq!(built(&v6.payload(&[kind; 8])), Ordinary, "{kind}");
+    }
+    let mut options = icmp4(5).payload(&[0; 8]).build();
+    options.splice(34..34, [1; 4]);
+    (options[14], options[17]) = (0x46, options[17] + 4);
+    assert_eq!(of(&options), Router);
 }
 
 #[test]
@@ -97,6 +111,10 @@ fn tags_options_extensions_and_fragments_hide_nothing() {
         packet.icmp(134, 0, [0; 4]).payload(&[0; 8])
     };
     assert_eq!(built(&advert().extension(60, &[0; 6])), Router);
+    // RFC 4302 counts the length of an authentication header in another way.
+    assert_eq!(built(&advert().extension(51, &[0; 22])), Router);
+    let after = advert().extension(60, &[0; 6]).extension(51, &[0; 22]);
+    assert_eq!(built(&after.extension(0, &[0; 6])), Router);
     assert_eq!(built(&advert().fragment(0, true)), Router);
     assert_eq!(built(&advert().fragment(1, false)), Ordinary);
     let long = advert().extension(60, &[0; 150]);
@@ -126,9 +144,18 @@ fn what_is_wrapped_so_that_a_receiver_unwraps_it_cannot_be_told() {
     // A VLAN of the guest's own is nobody's who has not asked for it.
     assert_eq!(built(&wrapped(0x88a8, &[0, 5])), Ordinary);
     for oui in [[0, 0, 0], [0, 0, 0xf8]] {
-        let snap = [&[0xaa, 0xaa, 3][..], &oui].concat();
-        assert_eq!(built(&wrapped(100, &snap)), Unreadable);
+        for llc in [[0xaa, 0xaa, 3], [0xab, 0xab, 3], [0xaa, 0xab, 0x13]] {
+            let snap = [&llc[..], &oui].concat();
+            assert_eq!(built(&wrapped(100, &snap)), Unreadable, "{snap:x?}");
+        }
     }
+    for sap in [0x06, 0x07, 0x98, 0x99] {
+        let llc = wrapped(100, &[sap, sap, 3]);
+        assert_eq!(built(&llc), Unreadable, "{sap:x}");
+        assert_eq!(built(&llc.vlan(VlanTci::new(7))), Unreadable, "{sap:x}");
+    }
+    let cut = frame().ethertype(EtherType(3)).payload(&[6]);
+    assert_eq!(built(&cut), Unreadable);
     assert_eq!(
         built(&wrapped(100, &[0xaa, 0xaa, 3, 0, 0, 0xc])),
         Ordinary,
@@ -253,7 +280,8 @@ fn any_transport() -> impl Strategy<Value = PacketBuilder> {
     ];
     let tag = prop_oneof![Just(None), Just(Some(0)), Just(Some(5u16))];
     let payload = proptest::collection::vec(any::<u8>(), 0..64);
-    (v6, tag, 0..4, port(), port(), 120..150u8, payload).prop_map(
+    let kind = prop_oneof![0..12u8, 120..150u8];
+    (v6, tag, 0..4, port(), port(), kind, payload).prop_map(
         |(packet, tag, which, src, dst, kind, payload)| {
             let packet = match which {
                 0 => packet.tcp(TcpFields {

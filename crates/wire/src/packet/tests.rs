@@ -171,6 +171,57 @@ fn ipv6_extensions_are_walked() {
 }
 
 #[test]
+fn what_is_authenticated_is_not_hidden() {
+    let udp = || v6().udp(7, 8);
+    let found = |b: PacketBuilder| {
+        let p = parse(&b.build());
+        (p.l4_proto, p.l4_offset, p.dst_port, p.l4_unknown())
+    };
+    // 12, 16 and 24 bytes of header and check value.
+    assert_eq!(found(udp().extension(51, &[])), (17, Some(62), 8, false));
+    assert_eq!(
+        found(udp().extension(51, &[0; 14])),
+        (17, Some(70), 8, false)
+    );
+    let mut twelve = udp().extension(51, &[0; 14]).build();
+    twelve.drain(66..70);
+    (twelve[19], twelve[55]) = (twelve[19] - 4, 1);
+    assert_eq!(parse(&twelve).l4_offset, Some(66));
+    assert_eq!(parse(&twelve).dst_port, 8);
+    for before in [0, 43, 60] {
+        let b = udp().extension(before, &[]).extension(51, &[0; 14]);
+        assert_eq!(found(b).2, 8, "before {before}");
+        let b = udp().extension(51, &[0; 14]).extension(before, &[]);
+        assert_eq!(found(b).2, 8, "behind {before}");
+    }
+    let endless = v6().protocol(51).payload(&[17, 200, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(parse(&endless.build()).l3, L3::Malformed);
+    let beyond = udp().extension(51, &[0; 400]);
+    assert_eq!(found(beyond), (51, None, 0, true));
+    // Over IPv4 it is a protocol like others.
+    let v4 = v4().protocol(51).payload(&[17, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(found(v4), (51, Some(34), 0, false));
+}
+
+#[test]
+fn a_later_fragment_behind_whose_header_others_follow_is_of_no_known_protocol() {
+    let later = |protocol| {
+        let fragment = v6().fragment(3, false).protocol(protocol);
+        parse(&fragment.payload(&[0; 32]).build())
+    };
+    for protocol in [0, 43, 44, 51, 60] {
+        let p = later(protocol);
+        assert_eq!((p.fragment, p.l4_unknown()), (Fragment::Later, true));
+        assert_eq!((p.l4_proto, p.l4_offset), (protocol, None));
+    }
+    for protocol in [6, 17, 50, 58, 59] {
+        assert!(!later(protocol).l4_unknown(), "{protocol}");
+    }
+    let v4 = v4().fragment(3, false).protocol(51).payload(&[0; 32]);
+    assert!(!parse(&v4.build()).l4_unknown());
+}
+
+#[test]
 fn an_extension_chain_that_is_too_long_or_out_of_sight_is_unknown() {
     let mut long = v6().udp(7, 8);
     for _ in 0..9 {

@@ -77,12 +77,19 @@ fn a_frame_that_fits_is_one_segment_with_its_flags() {
 fn what_cannot_be_segmented_has_a_name() {
     use GsoKind::*;
     assert_eq!(check(&tcp4(100), 0, Tcp4, false), Some(GsoError::ZeroSize));
-    assert_eq!(check(&tcp4(1400), 1, Tcp4, false), None);
+    assert_eq!(check(&tcp4(512), 1, Tcp4, false), None);
     assert_eq!(
-        check(&tcp4(1401), 1, Tcp4, false),
+        check(&tcp4(513), 1, Tcp4, false),
         Some(GsoError::TooManySegments)
     );
-    assert_eq!(check(&tcp4(65_495), 48, Tcp4, false), None);
+    // The longest frame, in the smallest segments that guests ask for by themselves.
+    for size in [536, 500, 256, 128] {
+        assert_eq!(check(&tcp4(65_495), size, Tcp4, false), None);
+    }
+    assert_eq!(
+        check(&tcp4(65_495), 47, Tcp4, false),
+        Some(GsoError::TooManySegments)
+    );
     for kind in [Tcp6, Udp4, Udp6] {
         assert_eq!(
             check(&tcp4(100), 10, kind, false),

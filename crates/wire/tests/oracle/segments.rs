@@ -10,7 +10,7 @@ use wire::{
     MacAddr, Parsed, SNAPSHOT,
     build::PacketBuilder,
     packet::L3,
-    segment::{GsoKind, MAX_SEGMENTS, Segmenter},
+    segment::{GsoError, GsoKind, MAX_SEGMENTS, Segmenter},
 };
 
 fn kind(p: &Parsed) -> GsoKind {
@@ -37,6 +37,11 @@ fn segments(frame: &[u8], gso_size: u16, pieces: &[usize]) -> Vec<Vec<u8>> {
         .collect();
     assert_eq!(frames.len(), gso.count());
     frames
+}
+
+/// The size at which so much payload makes as many segments as a frame may have.
+fn smallest_size(payload: usize) -> u16 {
+    payload.div_ceil(MAX_SEGMENTS) as u16
 }
 
 /// The payload of a segment, and what must go on from one to the next: TCP's sequence number.
@@ -76,6 +81,7 @@ proptest! {
     ) {
         let frame = b.build();
         let (payload, first_seq) = open(&frame);
+        let gso_size = gso_size.max(smallest_size(payload.len()));
         let parts = segments(&frame, gso_size, &pieces);
         let mut joined = Vec::new();
         for (i, part) in parts.iter().enumerate() {
@@ -117,14 +123,19 @@ proptest! {
 }
 
 #[test]
-fn the_largest_frame_at_the_smallest_segment_size() {
+fn the_largest_frame_in_the_most_segments() {
     let payload: Vec<u8> = (0..65_495u32).map(|i| i as u8).collect();
     let frame = PacketBuilder::new(MacAddr::ZERO, MacAddr::BROADCAST)
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2])
         .tcp(Default::default())
         .payload(&payload)
         .build();
-    let parts = segments(&frame, 48, &[]);
-    assert_eq!(parts.len(), 1365);
+    let smallest = smallest_size(payload.len());
+    let parts = segments(&frame, smallest, &[]);
+    assert_eq!(parts.len(), MAX_SEGMENTS);
     assert!(parts.iter().all(|part| verify(part)));
+
+    let headers = &frame[..frame.len() - payload.len()];
+    let one_less = Segmenter::new(headers, payload.len(), smallest - 1, GsoKind::Tcp4, false);
+    assert_eq!(one_less.unwrap_err(), GsoError::TooManySegments);
 }

@@ -80,6 +80,16 @@ pub enum Otherwise {
     Deny,
 }
 
+impl Otherwise {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// The defaults of one segment; a segment without any allows both.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -103,6 +113,16 @@ pub enum Direction {
     FromGuest,
     /// When it goes to the port's guest.
     ToGuest,
+}
+
+impl Direction {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FromGuest => "from-guest",
+            Self::ToGuest => "to-guest",
+        }
+    }
 }
 
 /// An access list and where it applies.
@@ -158,6 +178,18 @@ pub enum RuleAction {
     AllowStateful,
 }
 
+impl RuleAction {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Drop => "drop",
+            Self::Reject => "reject",
+            Self::AllowStateful => "allow-stateful",
+        }
+    }
+}
+
 /// Which pieces of datagrams a rule is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -169,6 +201,17 @@ pub enum Pieces {
     First,
     /// Later fragments, which have none.
     Later,
+}
+
+impl Pieces {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::First => "first",
+            Self::Later => "later",
+        }
+    }
 }
 
 /// That a rule is logged: a line for each new flow that it decides.

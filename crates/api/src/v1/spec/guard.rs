@@ -53,7 +53,7 @@ pub struct GuardSpec {
     /// Whether the guest may serve DHCP, for IPv4 and IPv6; when nothing is said, not on a vhost-user port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp_server: Option<bool>,
-    /// Whether the guest may advertise itself as an IPv6 router, and redirect; when nothing is said, not on a vhost-user port.
+    /// Whether the guest may advertise itself as a router, and redirect; when nothing is said, not on a vhost-user port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<bool>,
 }
@@ -84,7 +84,7 @@ pub struct GuardStatus {
     pub addresses: Allowed,
     /// Whether it may serve DHCP.
     pub dhcp_server: bool,
-    /// Whether it may be an IPv6 router.
+    /// Whether it may be a router.
     pub router: bool,
     /// The addresses that were learned once.
     pub bound: Vec<String>,

@@ -17,6 +17,15 @@ pub enum MirrorDirection {
 }
 
 impl MirrorDirection {
+    /// The word as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -77,6 +77,32 @@ impl Role {
     }
 }
 
+/// Whether a port takes part, as the operator wants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AdminState {
+    /// It does.
+    #[default]
+    Up,
+    /// Nothing goes through it in either direction. Who is connected stays so.
+    Down,
+}
+
+impl AdminState {
+    /// The state as it is spelt in documents and in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+
+    /// Whether it is what holds when nothing is said.
+    fn is_up(&self) -> bool {
+        *self == Self::Up
+    }
+}
+
 /// A port as the operator wants it: body of `POST /v1/ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -86,12 +112,28 @@ pub struct PortSpec {
     pub name: String,
     /// What kind of attachment it is.
     pub kind: PortKind,
+    /// Whether it takes part; `up` when nothing is said.
+    #[serde(default, skip_serializing_if = "AdminState::is_up")]
+    pub admin_state: AdminState,
     /// Path of the unix socket; a relative one starts at the runtime directory. Empty for a port without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub socket: String,
     /// Who opens the connection; Lasthop listens when nothing is said.
     #[serde(default)]
     pub role: Role,
+    /// The user whose the socket is, by name or number, where Lasthop listens; its own when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The group whose the socket is, by name or number; Lasthop's own when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The socket's mode, an octal number like `0660`: who may write may connect. What the umask leaves when nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^[0-7]{3}$|^0[0-7]{3}$")]
+    pub mode: Option<String>,
+    /// The only user whose processes may connect, by name or number: others are turned away, whatever the mode lets by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_user: Option<String>,
     /// Queue pairs offered to the guest at most, 1 to 64; 1 when nothing is said.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 64)]
@@ -153,8 +195,13 @@ impl PortSpec {
         Self {
             name: name.into(),
             kind,
+            admin_state: AdminState::default(),
             socket: String::new(),
             role: Role::default(),
+            user: None,
+            group: None,
+            mode: None,
+            peer_user: None,
             queues: one(),
             segment: None,
             trunk: None,
@@ -185,17 +232,52 @@ impl PortSpec {
 
 /// A change to a port: body of `PATCH /v1/ports/{name}`, a JSON merge patch (RFC 7396).
 ///
-/// A field that is absent stays as it is; `null` takes `mac` or `mtu` away. Name and kind do not change.
+/// A field that is absent stays as it is; `null` takes away what need not be there, like `mac`, `mtu` or `user`. Name and kind do not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortPatch {
+    /// Whether it takes part from now on; who is connected stays so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admin_state: Option<AdminState>,
     /// The new socket path; the port's connection is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The new role; the port's connection is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// The new number of queue pairs; a guest sees it when it connects next.
+    /// The user whose the socket is from now on, or Lasthop's own; who is connected stays so.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub user: Option<Option<String>>,
+    /// The group whose the socket is, or Lasthop's own.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub group: Option<Option<String>>,
+    /// The socket's mode, or what the umask leaves.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub mode: Option<Option<String>>,
+    /// The only user whose processes may connect from now on, or none.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<String>)]
+    pub peer_user: Option<Option<String>>,
+    /// The new number of queue pairs; the port's connection is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u16>,
     /// Makes the port an access port of this segment.

@@ -34,6 +34,11 @@ pub struct SwitchSpec {
     /// Whether idle cores help them.
     #[serde(default, skip_serializing_if = "Offload::is_default")]
     pub offload: Offload,
+    /// Absolute paths of directories in which, and below which, sockets of ports and of metrics may be, beside the runtime directory
+    /// and those of the absolute paths in the configuration with which Lasthop was started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub socket_dirs: Vec<String>,
 }
 
 impl Default for SwitchSpec {
@@ -46,6 +51,7 @@ impl Default for SwitchSpec {
             guest_state: GuestStates::default(),
             copy_engine: CopyEngine::default(),
             offload: Offload::default(),
+            socket_dirs: Vec::new(),
         }
     }
 }

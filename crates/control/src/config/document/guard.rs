@@ -44,6 +44,6 @@ fn allowed(
             };
             word.map(Allowed::Word).map(Some).ok_or_else(wrong)
         }
-        Some(_) => Ok(table.list(key, expected)?.map(Allowed::List)),
+        Some(_) => Ok(table.list(key, expected, expected)?.map(Allowed::List)),
     }
 }

@@ -43,6 +43,22 @@ fn what_nobody_wants_any_more_ends_by_itself() {
 }
 
 #[test]
+fn the_buffers_of_all_captures_are_bounded_together() {
+    let (world, mut engine) = world();
+    let long = CaptureQuery {
+        buffer: 64 << 20,
+        ..CaptureQuery::default()
+    };
+    let first = engine.capture("vm0", &long).unwrap();
+    let _second = engine.capture("vm1", &long).unwrap();
+    let full = engine.capture("vm1", &CaptureQuery::default()).unwrap_err();
+    assert_eq!((full.status, full.field.as_deref()), (503, Some("buffer")));
+    assert_eq!(world.orders(), ["capture 1 of 0", "capture 2 of 1"]);
+    drop(first);
+    engine.capture("vm1", &CaptureQuery::default()).unwrap();
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_its_field_and_the_switch_is_not_asked() {
     let (world, mut engine) = world();
     let query = CaptureQuery::default;

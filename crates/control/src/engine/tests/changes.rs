@@ -1,10 +1,12 @@
 //! Ports that are added, changed and removed at run time.
 
-use ::port::PortId;
+use ::port::{DropReason, PortId};
 use api::v1::{
-    MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch, SegmentSpec,
-    WantedState,
+    AdminState, MirrorSpec, PortKind, PortPatch, PortSpec, PortState, Role, SegmentPatch,
+    SegmentSpec, WantedState,
 };
+
+use policy::{Action, SegmentId};
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::command::Condition;
@@ -580,4 +582,63 @@ fn a_segment_gets_another_tag_under_running_ports() {
     assert_eq!(world.orders(), ["program 3"]);
     // What goes to the trunk or comes from it has the old tag.
     assert_eq!(world.cached(), ["1: 2 > 255"]);
+}
+
+#[test]
+fn a_port_that_is_down_keeps_its_guest_and_is_in_no_segment() {
+    let (world, mut engine) = world();
+    world.frame(&mut engine, key(0, 1, 2));
+    world.frame(&mut engine, key(1, 2, 1));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    let set = |engine: &mut Engine, state| {
+        let change = patch(|patch| patch.admin_state = Some(state));
+        let status = engine.set_port("vm1", &change).unwrap();
+        assert_eq!(status.admin_state, state);
+    };
+    set(&mut engine, AdminState::Down);
+    // The port is neither removed nor made again.
+    assert_eq!(world.orders(), ["program 2"]);
+    world.settle(&mut engine);
+    assert!(world.cached().is_empty(), "{:?}", world.cached());
+    world.removed();
+    let dropped = Action::Drop(DropReason::PortDown);
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), dropped);
+    // Its stations are not known any more, and a flood leaves it out.
+    let blue = world.frame(&mut engine, key(0, 1, 2));
+    assert!(matches!(blue, Action::Flood { .. }), "{blue:?}");
+    let segment = SegmentId(1);
+    assert!(engine.program.member(segment, PortId(1)).is_none());
+    assert!(engine.program.member(segment, PortId(0)).is_some());
+
+    set(&mut engine, AdminState::Up);
+    assert_eq!(world.orders(), ["program 3"]);
+    world.settle(&mut engine);
+    // What was dropped is decided anew.
+    let removed = world.removed();
+    assert!(removed.contains(&"1: 2 > 1".to_owned()), "{removed:?}");
+    assert!(engine.program.member(segment, PortId(1)).is_some());
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(0));
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+}
+
+#[test]
+fn a_port_that_is_down_gets_no_copies() {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let mut engine = world.start().unwrap();
+    let mirror = MirrorSpec {
+        name: "m".to_owned(),
+        to: "vm1".to_owned(),
+        ports: vec!["vm0".to_owned()],
+        ..MirrorSpec::default()
+    };
+    engine
+        .change_to(Change::Mirror(MirrorChange::Add(mirror)))
+        .unwrap();
+    let mirrors = |engine: &Engine| engine.mirrors.len();
+    assert_eq!(mirrors(&engine), 1);
+    for (state, copies) in [(AdminState::Down, 0), (AdminState::Up, 1)] {
+        let change = patch(|patch| patch.admin_state = Some(state));
+        engine.set_port("vm1", &change).unwrap();
+        assert_eq!(mirrors(&engine), copies);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::v1::FdbFilter;
 use channel::records::Answer;
 use policy::{Action, DropReason};
 
@@ -279,4 +280,47 @@ fn what_a_removed_port_said_last_is_not_held_against_its_successor() {
     engine.add_port(port("vm4", "blue")).unwrap();
     while engine.answer_upcalls().unwrap() {}
     assert_eq!(world.ask(&mut engine, key(0, 1, 3)), flood(1));
+}
+
+#[test]
+fn what_was_learned_is_flushed_with_its_flows_and_stays_so() {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let mut engine = world.start().unwrap();
+    world.frame(&mut engine, key(0, 1, 2));
+    world.frame(&mut engine, key(1, 2, 1));
+    let fdb = |engine: &Engine| {
+        let all = engine.fdb_document(&FdbFilter::default()).unwrap();
+        all.entries.len()
+    };
+    assert_eq!(fdb(&engine), 2);
+    let of = |port: &str| FdbFilter {
+        port: Some(port.to_owned()),
+        ..FdbFilter::default()
+    };
+    assert_eq!(engine.flush_fdb(&of("vm9")).unwrap_err().status, 404);
+    assert_eq!(engine.flush_fdb(&of("vm1")).unwrap().flushed, 1);
+    assert_eq!(fdb(&engine), 1);
+    assert_eq!(world.saved().stations.len(), 1);
+    world.settle(&mut engine);
+    let removed = world.removed();
+    assert!(removed.contains(&"1: 2 > 1".to_owned()), "{removed:?}");
+    let flooded = world.frame(&mut engine, key(0, 1, 2));
+    assert!(matches!(flooded, Action::Flood { .. }), "{flooded:?}");
+    assert_eq!(world.frame(&mut engine, key(1, 2, 1)), to(0));
+    assert_eq!(engine.flush_fdb(&FdbFilter::default()).unwrap().flushed, 2);
+    assert_eq!(fdb(&engine), 0);
+}
+
+#[test]
+fn flows_are_purged_and_nothing_else() {
+    let mut world = World::new(vec![port("vm0", "blue"), port("vm1", "blue")]);
+    let mut engine = world.start().unwrap();
+    world.frame(&mut engine, key(0, 1, 2));
+    world.frame(&mut engine, key(1, 2, 1));
+    assert!(!world.cached().is_empty());
+    assert_eq!(engine.purge_flows(Some("vm9")).unwrap_err().status, 404);
+    engine.purge_flows(None).unwrap();
+    assert!(world.cached().is_empty(), "{:?}", world.cached());
+    assert_eq!(world.frame(&mut engine, key(0, 1, 2)), to(1));
+    assert_eq!(engine.program.epoch(), 1);
 }

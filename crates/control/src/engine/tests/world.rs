@@ -15,12 +15,13 @@ use channel::flows::{CachedFlow, FoundFlow};
 use channel::limits::Limits;
 use channel::link::{self, Link, Received};
 use channel::mirrors::Mirror;
+use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
-use channel::supervision::{Ask, GuestWatch, ProcessInfo, Tell, WatchedGuests};
+use channel::supervision::{Ask, GuestWatch, ProcessInfo, SocketDir, Tell, WatchedGuests};
 use channel::switching::{
-    Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
+    FrontEnds, Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
 };
 use policy::guard::Bound;
@@ -100,6 +101,8 @@ pub(super) struct Switch {
     pub(super) orders: Vec<String>,
     pub(super) ports: BTreeMap<PortId, PortConfig>,
     pub(super) limits: BTreeMap<PortId, Limits>,
+    /// Who alone may connect.
+    pub(super) peers: BTreeMap<PortId, u32>,
     pub(super) mirrors: Vec<Mirror>,
     pub(super) program: Program,
     /// What came with each program.
@@ -188,6 +191,7 @@ impl Switch {
             memory: 0,
             queues: Vec::new(),
             connections: 0,
+            front_ends: FrontEnds::default(),
         }
     }
 
@@ -217,6 +221,7 @@ impl Switch {
             ports: self.ports.values().cloned().collect(),
             limits: self.limits.clone().into_iter().collect(),
             mirrors: self.mirrors.clone(),
+            peers: self.peers.clone().into_iter().collect(),
         };
         let fds = [
             copy.memory.as_fd(),
@@ -284,6 +289,10 @@ impl Switch {
                 let old = self.ports.insert(config.id, config);
                 assert!(old.is_some(), "no such port");
             }
+            Order::SetPeer(id, peer) => {
+                self.peers.remove(&id);
+                self.peers.extend(peer.map(|user| (id, user)));
+            }
             Order::SetLimits(id, limits) => {
                 assert!(self.ports.contains_key(&id), "no such port");
                 self.limits.insert(id, limits);
@@ -296,6 +305,7 @@ impl Switch {
             }
             Order::RemovePort(id) => {
                 self.limits.remove(&id);
+                self.peers.remove(&id);
                 let all = std::mem::take(&mut self.mirrors).into_iter();
                 self.mirrors = all.filter_map(|m| m.without(id)).collect();
                 assert!(self.ports.remove(&id).is_some(), "no such port");
@@ -366,6 +376,7 @@ fn short(order: &Order) -> Option<String> {
         | Order::Flows(_) => return None,
         Order::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
         Order::EndCapture(id) => format!("end capture {id}"),
+        Order::SetPeer(id, peer) => format!("peer {} {peer:?}", id.0),
     })
 }
 
@@ -399,13 +410,43 @@ fn run_switch(mut link: Link<Report, Request>, switch: &Mutex<Switch>) {
 #[derive(Default)]
 pub(super) struct Supervisor {
     pub(super) listening: BTreeSet<String>,
+    /// What was asked of sockets last.
+    pub(super) owners: BTreeMap<String, SocketOwner>,
     pub(super) drivers: Vec<DriverSpec>,
+    pub(super) dials: Vec<(PortId, String)>,
     /// Paths and interfaces that somebody else has.
     pub(super) taken: BTreeSet<String>,
     /// How guests are to be looked at.
     pub(super) watch: GuestWatch,
     pub(super) ready: u32,
     pub(super) silent: bool,
+}
+
+impl Supervisor {
+    /// Users are numbers here.
+    fn listen_for(&mut self, path: &str, owner: SocketOwner) -> Result<Option<u32>, NoSocket> {
+        let number = |name: &String| name.parse::<u32>().ok();
+        let no = |key, found: String| NoSocket {
+            key,
+            expected: String::new(),
+            found,
+        };
+        if self.taken.contains(path) {
+            let found = format!("{path}, which somebody else listens on");
+            return Err(no(SocketKey::Socket, found));
+        }
+        if owner
+            .user
+            .as_ref()
+            .is_some_and(|name| number(name).is_none())
+        {
+            return Err(no(SocketKey::User, "nobody".to_owned()));
+        }
+        self.listening.insert(path.to_owned());
+        let peer = owner.peer_user.as_ref().and_then(number);
+        self.owners.insert(path.to_owned(), owner);
+        Ok(peer)
+    }
 }
 
 fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
@@ -432,7 +473,34 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 let fd = memory_file(1);
                 (Tell::Listening { path, error: None }, Some(fd))
             }
+            Ask::ListenFor { path, owner } => match supervisor.listen_for(&path, owner) {
+                Ok(peer) => {
+                    let outcome = Ok(peer);
+                    (Tell::ListeningFor { path, outcome }, Some(memory_file(1)))
+                }
+                Err(no) => {
+                    let outcome = Err(no);
+                    (Tell::ListeningFor { path, outcome }, None)
+                }
+            },
             Ask::Processes => (Tell::Processes(processes()), None),
+            Ask::SocketDirs => {
+                let all = SocketDir {
+                    path: "/".to_owned(),
+                    below: true,
+                };
+                (Tell::SocketDirs(vec![all]), None)
+            }
+            Ask::Dials(all) => {
+                let mut beyond = all
+                    .iter()
+                    .filter(|(_, path)| supervisor.taken.contains(path));
+                let error = beyond.next().map(|(_, path)| format!("{path}: not there"));
+                if error.is_none() {
+                    supervisor.dials = all;
+                }
+                (Tell::Dials { error }, None)
+            }
             Ask::Drivers(specs) => {
                 let bad = |s: &&DriverSpec| supervisor.taken.contains(&s.device.interface);
                 let reason = |s: &DriverSpec| format!("interface {}: busy", s.device.interface);
@@ -450,6 +518,11 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
             Ask::DriverStates => {
                 let states = supervisor.drivers.iter().map(driver_state).collect();
                 (Tell::DriverStates(states), None)
+            }
+            Ask::InterfaceAddresses => {
+                let names = supervisor.drivers.iter().map(|spec| spec.name.clone());
+                let addresses = names.map(|name| (name, [2, 0, 0, 0, 0, 1])).collect();
+                (Tell::InterfaceAddresses(addresses), None)
             }
             other => panic!("control does not say {other:?}"),
         };
@@ -473,6 +546,7 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
     DriverState {
         name: spec.name.clone(),
         back_end: Some(BackEnd::Packet),
+        mac: None,
         pid: Some(20),
         restarts: 1,
         refused: Refused {

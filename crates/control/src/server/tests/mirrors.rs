@@ -197,13 +197,13 @@ async fn a_wrong_mirror_names_the_field_and_changes_nothing() {
             r#"{"name":"m2","to":"probe","direction":"up"}"#,
             422,
             "direction",
-            "unknown variant",
+            "or \"out\", found \"up\"",
         ),
         (
             r#"{"name":"m2","to":"probe","port":["vm1"]}"#,
             422,
             "port",
-            "unknown field",
+            "unknown key",
         ),
     ] {
         let name = serde_json::from_str::<Value>(body).unwrap()["name"].take();

@@ -14,6 +14,9 @@ pub(in crate::cli) struct Capture {
     /// Where the frames go, as a pcapng file: a file that does not exist yet, or - for standard output
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     pub(in crate::cli) write: String,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    pub(in crate::cli) force: bool,
     /// Only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
     #[arg(
         long,

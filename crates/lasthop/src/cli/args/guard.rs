@@ -16,7 +16,7 @@ pub(super) struct Guard {
     /// Whether the guest may serve DHCP
     #[arg(long, value_name = "BOOL", value_parser = BoolishValueParser::new())]
     dhcp_server: Option<bool>,
-    /// Whether the guest may be an IPv6 router
+    /// Whether the guest may be a router
     #[arg(long, value_name = "BOOL", value_parser = BoolishValueParser::new())]
     router: Option<bool>,
 }

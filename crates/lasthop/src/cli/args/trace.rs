@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use api::v1::{CAPTURE_BUFFER, CaptureDirection, CaptureQuery, FlowsFilter};
-use clap::{Args, value_parser};
+use clap::{Args, Subcommand, ValueEnum, value_parser};
 
 use super::{Output, name};
 
@@ -26,8 +26,20 @@ pub(in crate::cli) struct TraceArgs {
     /// Of these only frames that this means, in tcpdump's words, like 'tcp port 80 and host 10.0.0.1'
     #[arg(long, value_name = "EXPR", requires = "next", conflicts_with_all = ["expression", "pcap"])]
     filter: Option<String>,
+    /// What should become of each frame: exit status 4 if something else would of any
+    #[arg(long, value_enum, value_name = "pass|drop")]
+    pub(in crate::cli) expect: Option<Expected>,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
+}
+
+/// What should become of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Expected {
+    /// It goes to one port or several, or the switch answers it
+    Pass,
+    /// It is dropped
+    Drop,
 }
 
 /// Frames of `--next` at most: they are kept until all have come.
@@ -54,8 +66,21 @@ impl TraceArgs {
     }
 }
 
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Flows {
+    /// Forget the cached flows: they are decided anew, and no frame is lost
+    Purge {
+        /// Only flows from or to this port
+        #[arg(long, value_name = "PORT", value_parser = name)]
+        port: Option<String>,
+    },
+}
+
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(in crate::cli) struct FlowsArgs {
+    #[command(subcommand)]
+    pub(in crate::cli) command: Option<Flows>,
     /// Only flows from or to this port
     #[arg(long, value_name = "PORT", value_parser = name)]
     port: Option<String>,

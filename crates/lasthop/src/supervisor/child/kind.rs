@@ -26,10 +26,16 @@ impl Kind {
             | Ask::Processes
             | Ask::Drivers(_)
             | Ask::DriverStates
+            | Ask::InterfaceAddresses
+            | Ask::Bereft
             | Ask::WatchGuests(_)
             | Ask::WatchedGuests
+            | Ask::Dials(_)
+            | Ask::SocketDirs
+            | Ask::ListenFor { .. }
             | Ask::Frozen => Kind::Control,
             Ask::Dial { .. }
+            | Ask::DialPath { .. }
             | Ask::Keep { .. }
             | Ask::KeepRecord { .. }
             | Ask::Forget { .. }
@@ -76,12 +82,20 @@ mod tests {
         assert!(Kind::Control.may_ask(&Ask::Frozen) && !Kind::Switch.may_ask(&Ask::Frozen));
         let rested = Ask::Rested { at_ns: 0 };
         assert!(Kind::Switch.may_ask(&rested) && !Kind::Control.may_ask(&rested));
-        for ask in [Ask::Listen { path: path() }, Ask::Drivers(Vec::new())] {
+        for ask in [
+            Ask::Listen { path: path() },
+            Ask::Drivers(Vec::new()),
+            Ask::Dials(Vec::new()),
+        ] {
             assert!(Kind::Control.may_ask(&ask));
             assert!(!Kind::Switch.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
         }
         let path = path();
-        for ask in [Ask::Dial { port, path }, Ask::Forget { port }] {
+        for ask in [
+            Ask::Dial { port },
+            Ask::DialPath { port, path },
+            Ask::Forget { port },
+        ] {
             assert!(Kind::Switch.may_ask(&ask));
             assert!(!Kind::Control.may_ask(&ask) && !Kind::Driver.may_ask(&ask));
         }

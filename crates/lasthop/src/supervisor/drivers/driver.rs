@@ -366,11 +366,18 @@ impl Driver {
         Ok(ours)
     }
 
+    /// The interface's MAC address, while it is there.
+    pub(super) fn mac(&self) -> Option<[u8; 6]> {
+        self.device.as_ref().and_then(Device::mac)
+    }
+
     pub(super) fn state(&self) -> DriverState {
         let info = self.child.as_ref().map(Child::info);
         DriverState {
             name: self.spec.name.clone(),
             back_end: self.device.as_ref().map(Device::back_end),
+            // It is asked for apart.
+            mac: None,
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(0, |i| i.restarts),
             refused: sum(self.refused_before, self.refused),

@@ -108,7 +108,7 @@ fn who_gives_up_is_ended_and_not_heard_any_more() {
 fn a_dial_is_answered_though_its_driver_goes() {
     let mut world = world();
     let path = driving::address("p");
-    assert!(world.drivers.dial(PortId(3), &path));
+    assert!(world.drivers.dial(PortId(3)));
     world.drivers.want(Vec::new()).unwrap();
     assert!(world.drivers.due().is_some(), "at once");
     let answers = world.drivers.turn(&Binaries::of_nothing());
@@ -123,7 +123,7 @@ fn a_dial_is_answered_though_its_driver_goes() {
 #[test]
 fn a_live_process_goes_before_the_interface_is_opened_for_another() {
     let mut world = world();
-    assert!(world.drivers.dial(PortId(3), &driving::address("p")));
+    assert!(world.drivers.dial(PortId(3)));
     // The interface cannot be had, which would be the answer.
     assert!(world.drivers.turn(&Binaries::of_nothing()).is_empty());
     let mut answers = Vec::new();

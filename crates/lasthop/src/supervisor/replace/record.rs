@@ -4,12 +4,13 @@
 //! 0   version (u32, little-endian)
 //! 4   the record (postcard)
 //!     from version 2 on: what version 1 does not know (postcard)
+//!     from version 3 on: what version 2 does not know (postcard)
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
 use channel::driving::{BackEnd, DriverSpec, Refused};
-use channel::supervision::{Batching, CopyEngine, Offload, Poll, SwitchSettings};
+use channel::supervision::{Batching, CopyEngine, Offload, Poll, SocketDir, SwitchSettings};
 use datapath::idle::topology;
 use port::PortId;
 use serde::{Deserialize, Serialize};
@@ -18,9 +19,11 @@ use super::fds::Place;
 use crate::supervisor::deposits::Parcel;
 
 /// The versions; also those of the format "supervisor" in `channel::formats`.
-const VERSIONS: [u32; 2] = channel::formats::SUPERVISOR_VERSIONS;
+const VERSIONS: [u32; 3] = channel::formats::SUPERVISOR_VERSIONS;
 /// The one that every build reads.
 const OLDEST: u32 = VERSIONS[0];
+/// The first that knows [`PassedReach`].
+const WITH_REACH: u32 = VERSIONS[2];
 
 /// See the module.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +46,9 @@ pub(in crate::supervisor) struct Record {
     /// What runs.
     pub(super) binaries: PassedBinaries,
     pub(super) upgrade: Option<PassedUpgrade>,
+    /// Where sockets may be, and where front ends are; none where the version that wrote it does not know.
+    #[serde(skip)]
+    pub(super) reach: Option<PassedReach>,
     /// The version in which it came, and in which whoever wrote it understands an answer.
     #[serde(skip)]
     pub(super) version: u32,
@@ -57,6 +63,13 @@ struct Newer {
     offload: Offload,
     /// By the driver's place in the list.
     xdp: BTreeMap<u32, PassedXdp>,
+}
+
+/// What version 2 does not know.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(in crate::supervisor) struct PassedReach {
+    pub(in crate::supervisor) dirs: Vec<SocketDir>,
+    pub(in crate::supervisor) dials: BTreeMap<PortId, String>,
 }
 
 /// What a switch is told of the configuration.
@@ -246,9 +259,13 @@ impl Record {
     fn to_bytes_of(&self, version: u32) -> Result<Vec<u8>, String> {
         let head = version.to_le_bytes().to_vec();
         let bytes = postcard::to_extend(self, head);
-        let whole = bytes.and_then(|bytes| match version {
+        let with_newer = bytes.and_then(|bytes| match version {
             OLDEST => Ok(bytes),
             _ => postcard::to_extend(&self.newer(), bytes),
+        });
+        let whole = with_newer.and_then(|bytes| match version {
+            ..WITH_REACH => Ok(bytes),
+            _ => postcard::to_extend(&self.reach.clone().unwrap_or_default(), bytes),
         });
         whole.map_err(|e| e.to_string())
     }
@@ -279,10 +296,17 @@ impl Record {
             OLDEST => (Newer::default(), rest),
             _ => postcard::take_from_bytes(rest).map_err(senseless)?,
         };
+        let (reach, rest) = match version {
+            ..WITH_REACH => (None, rest),
+            _ => postcard::take_from_bytes(rest)
+                .map(|(reach, rest)| (Some(reach), rest))
+                .map_err(senseless)?,
+        };
         if !rest.is_empty() {
             return Err("a record with something behind it".into());
         }
         record.version = version;
+        record.reach = reach;
         record.deposits.blame = newer.blame;
         record.settings.batching = newer.batching;
         record.settings.copy_engine = newer.copy_engine;
@@ -318,6 +342,17 @@ mod tests {
 
     fn place() -> Place {
         serde_json::from_str("0").unwrap()
+    }
+
+    fn reach() -> PassedReach {
+        let dir = SocketDir {
+            path: "/run/vm".to_owned(),
+            below: true,
+        };
+        PassedReach {
+            dirs: vec![dir],
+            dials: BTreeMap::from([(PortId(3), "/run/vm/a".to_owned())]),
+        }
     }
 
     fn settings() -> SwitchSettings {
@@ -369,6 +404,7 @@ mod tests {
                 files: [place(), place(), place(), place()],
             },
             upgrade: None,
+            reach: Some(reach()),
             version: 0,
         }
     }
@@ -385,6 +421,8 @@ mod tests {
                 _ => record.deposits.blame.clone(),
             };
             assert_eq!(read.deposits.blame, blame);
+            let known = (version >= WITH_REACH).then(reach);
+            assert_eq!(read.reach, known);
             let mut known = settings();
             if version == OLDEST {
                 (known.batching, known.offload) = (None, Offload::default());
@@ -467,8 +505,8 @@ mod tests {
     fn other_versions_are_refused() {
         let mut bytes = record().to_trial_bytes().unwrap();
         assert!(Record::from_bytes(&bytes).is_ok());
-        bytes[0] = 3;
+        bytes[0] = 4;
         let error = Record::from_bytes(&bytes).unwrap_err();
-        assert_eq!(error, "a record of version 3");
+        assert_eq!(error, "a record of version 4");
     }
 }

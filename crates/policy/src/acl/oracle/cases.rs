@@ -58,7 +58,9 @@ const GROUPS: [&str; 3] = ["g0", "g1", "g2"];
 const SETS: [&str; 2] = ["@a", "@b"];
 /// Ports of TCP and UDP near which everything happens.
 const NUMBERS: [u16; 8] = [0, 22, 80, 81, 443, 1023, 1024, 65535];
-const PROTOCOLS: [&str; 6] = ["tcp", "udp", "tcp", "icmp", "icmpv6", "47"];
+const PROTOCOLS: [&str; 8] = ["tcp", "udp", "tcp", "icmp", "icmpv6", "icmpv6", "47", "0"];
+/// Of ICMP; in ICMPv6 the last two are those of neighbour discovery.
+const TYPES: [u8; 6] = [0, 1, 2, 3, 135, 136];
 const FLAGS: [&str; 4] = ["syn/syn,ack", "/syn", "ack/ack", "rst,ack/rst,ack,fin"];
 const MACS: [&str; 4] = [
     "02:00:00:00:00:01",
@@ -162,7 +164,7 @@ fn transport_of(bytes: &mut Bytes<'_>, rule: &mut RuleSpec) {
             rule.destination_ports = numbers(bytes);
         }
         "icmp" | "icmpv6" => {
-            rule.icmp_type = bytes.one_in(2).then(|| bytes.byte() & 3);
+            rule.icmp_type = bytes.one_in(2).then(|| *bytes.pick(&TYPES));
             rule.icmp_code = rule.icmp_type.map(|_| bytes.byte() & 1);
         }
         _ => {}
@@ -212,13 +214,15 @@ fn model(bytes: &mut Bytes<'_>) -> AccessModel {
 }
 
 fn key(bytes: &mut Bytes<'_>) -> FlowKey {
-    let types = [0x0800, 0x0800, 0x0800, 0x86dd, 0x86dd, 0x0806, 0x88cc];
+    let types = [
+        0x0800, 0x0800, 0x0800, 0x86dd, 0x86dd, 0x0806, 0x88cc, 0x88a8,
+    ];
     let ethertype = EtherType(*bytes.pick(&types));
     let v6 = ethertype == EtherType::IPV6;
-    let states = [0, 0, 0, 0, 1, 3, 4, 8];
+    let states = [0, 0, 0, 0, 1, 3, 4, 8, 11, 16];
     let mac = |bytes: &mut Bytes<'_>| MacAddr([2, 0, 0, 0, 0, bytes.byte() & 3]);
     let vlan = [None, None, Some(0), Some(1), Some(2)][bytes.below(5)];
-    FlowKey::default()
+    let key = FlowKey::default()
         .with_in_port(bytes.below(5) as u32)
         .with_vlan(vlan)
         .with_smac(mac(bytes))
@@ -226,10 +230,34 @@ fn key(bytes: &mut Bytes<'_>) -> FlowKey {
         .with_ethertype(ethertype)
         .with_src_ip(address(bytes, v6))
         .with_dst_ip(address(bytes, v6))
-        .with_ip_proto([6, 6, 17, 1, 58, 47][bytes.below(6)])
+        .with_ip_proto([6, 6, 17, 1, 58, 47, 0][bytes.below(7)])
         .with_l4_ports(number(bytes), number(bytes))
-        .with_l4_flags(u16::from_le_bytes([bytes.byte() & 0x1f, bytes.byte() & 3]))
-        .with_state(KeyState::from_bits_truncate(*bytes.pick(&states)))
+        .with_l4_flags(u16::from_le_bytes([
+            bytes.byte() & 0x1f,
+            *bytes.pick(&TYPES),
+        ]))
+        .with_state(KeyState::from_bits_truncate(*bytes.pick(&states)));
+    match bytes.one_in(6) {
+        true => discovery(bytes, key),
+        false => key,
+    }
+}
+
+/// The same as neighbour discovery, of which not all may have come.
+fn discovery(bytes: &mut Bytes<'_>, key: FlowKey) -> FlowKey {
+    let whole = bytes.one_in(2);
+    let state = match whole {
+        true => KeyState::empty(),
+        false => KeyState::L4_UNKNOWN,
+    };
+    let flags = u16::from_be_bytes([135 + (bytes.byte() & 1), bytes.byte() & 1]);
+    key.with_ethertype(EtherType::IPV6)
+        .with_src_ip(address(bytes, true))
+        .with_dst_ip(address(bytes, true))
+        .with_ip_proto(58)
+        .with_l4_ports(0, 0)
+        .with_l4_flags(if whole { flags } else { 0 })
+        .with_state(state)
 }
 
 /// The names, and the model without the rules that are refused.

@@ -10,7 +10,7 @@ use crate::{Action, DECISION_MASK, Decision, DropReason, Lookup, PortMode, Progr
 
 /// Where stations are, by the last byte of their addresses.
 #[derive(Default)]
-struct Stations(HashMap<u8, u32>);
+pub(super) struct Stations(HashMap<u8, u32>);
 
 impl Lookup for Stations {
     fn port_of(&self, _: SegmentId, mac: MacAddr) -> Option<PortId> {
@@ -23,7 +23,7 @@ impl Lookup for Stations {
 }
 
 /// Ports 1 to 4 in `lan`.
-fn program(text: &str) -> Program {
+pub(super) fn program(text: &str) -> Program {
     let model = crate::Model {
         segments: segments(),
         ports: (1..=4)
@@ -34,12 +34,12 @@ fn program(text: &str) -> Program {
     Program::compile(&model, 1).unwrap().with_rules(rules, 2)
 }
 
-fn stations() -> Stations {
+pub(super) fn stations() -> Stations {
     Stations((1..=4).map(|n| (n, u32::from(n))).collect())
 }
 
 /// From port 1, from station 1 to another, TCP.
-fn key(to: u8, port: u16) -> FlowKey {
+pub(super) fn key(to: u8, port: u16) -> FlowKey {
     FlowKey::default()
         .with_in_port(1)
         .with_smac(MacAddr([2, 0, 0, 0, 0, 1]))
@@ -51,11 +51,11 @@ fn key(to: u8, port: u16) -> FlowKey {
         .with_l4_ports(40_000, port)
 }
 
-fn list(name: &str, direction: &str, attached: &str, rules: &str) -> String {
+pub(super) fn list(name: &str, direction: &str, attached: &str, rules: &str) -> String {
     format!("[[acl]]\nname = \"{name}\"\ndirection = \"{direction}\"\n{attached}\n{rules}")
 }
 
-fn rule(name: &str, action: &str, rest: &str) -> String {
+pub(super) fn rule(name: &str, action: &str, rest: &str) -> String {
     format!("[[acl.rule]]\nname = \"{name}\"\naction = \"{action}\"\n{rest}\n")
 }
 
@@ -67,7 +67,7 @@ fn deciders(decision: &Decision) -> Vec<String> {
         .collect()
 }
 
-fn denied() -> Action {
+pub(super) fn denied() -> Action {
     Action::Drop(DropReason::AclDenied)
 }
 
@@ -268,30 +268,6 @@ fn later_fragments_are_dropped_where_they_might_be_and_allowed_where_they_must_b
     let pieces = rule("pieces", "allow", "priority = 1\nfragment = \"later\"");
     let said = with(&(pieces + &rule("web", "drop", ports)));
     assert_ne!(of(&said, later(key(2, 0))), denied());
-}
-
-#[test]
-fn what_cannot_be_read_passes_no_list_that_looks_there() {
-    let with = |rest: &str| {
-        program(&list(
-            "l",
-            "from-guest",
-            "segments = [\"lan\"]",
-            &rule("r", "allow", rest),
-        ))
-    };
-    let of = |program: &Program, state| {
-        let decision = decide(program, &stations(), &key(2, 0).with_state(state));
-        (decision.action == denied(), decision.from_guest.unwrap().by)
-    };
-    let (l3, l4) = (KeyState::L3_MALFORMED, KeyState::L4_UNKNOWN);
-    let ethernet = with("source_mac = \"02:00:00:00:00:01\"");
-    assert!(!of(&ethernet, l3).0 && !of(&ethernet, l4).0);
-    let addresses = with("source = [\"10.0.0.0/8\"]");
-    assert_eq!(of(&addresses, l3), (true, By::Unreadable));
-    assert!(!of(&addresses, l4).0);
-    let transport = with("protocol = \"tcp\"");
-    assert_eq!(of(&transport, l4), (true, By::Unreadable));
 }
 
 fn flows(program: &Program, keys: impl Iterator<Item = FlowKey>) -> (usize, usize) {

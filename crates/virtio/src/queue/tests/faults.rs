@@ -320,6 +320,37 @@ fn chain_too_long() {
     }
 }
 
+/// A guest with three regions of 4096 bytes side by side, the first at this address, and so many descriptors that each lie in
+/// two of them.
+fn across(features: Features, descriptors: u16) -> (Guest, u64) {
+    let mut guest = Guest::new(MAX_CHAIN_DESCRIPTORS as u16, features);
+    let at = 0x1000_0000;
+    let mut regions = guest.mem.regions().to_vec();
+    let three = (0..3).map(|n| at + n * 4096);
+    regions.extend(three.map(|at| Arc::new(Region::heap(at, 4096, at))));
+    guest.mem = Arc::new(GuestMemory::new(regions, None).unwrap());
+    for i in 0..descriptors {
+        let next = if i + 1 < descriptors { NEXT } else { 0 };
+        guest.set_ring_desc(i, at + 4095, 2, next, (i + 1) % descriptors);
+    }
+    guest.offer_first();
+    (guest, at)
+}
+
+#[test]
+fn too_many_pieces() {
+    let most = MAX_CHAIN_DESCRIPTORS as u16;
+    for features in both(Features::empty()) {
+        let (guest, at) = across(features, most);
+        let mut segs = Vec::new();
+        let chain = guest.queue().take_readable(&mut segs).unwrap().unwrap();
+        assert_eq!((chain.bytes, segs.len()), (2048, 2048));
+        // One more border, and the whole middle region.
+        guest.set_ring_desc(0, at + 4095, 4098, NEXT, 1);
+        expect(&guest, false, QueueFault::TooManyPieces);
+    }
+}
+
 /// A guest with a region large enough for the largest chain.
 fn large(features: Features) -> (Guest, u64) {
     let mut guest = Guest::new(8, features);

@@ -107,7 +107,8 @@ impl Side {
             let Some(chain) = self.one(writable)? else {
                 break;
             };
-            bytes += u64::from(chain.bytes);
+            // A piece more is as 128 bytes more.
+            bytes += u64::from(chain.bytes) + u64::from(chain.segs.len - 1) * 128;
             self.chains.push(chain);
         }
         Ok(())
@@ -223,5 +224,27 @@ proptest! {
         let more = if in_order { features | Features::IN_ORDER } else { features };
         let single = Side::new(size, features, 0, false);
         run(single, Side::new(size, more, 0, tracked), writable, turns)?;
+    }
+}
+
+/// However small the pieces are that a driver cuts its buffers into, few of them are taken at a time.
+#[test]
+fn a_batch_in_many_pieces_is_short() {
+    for features in both(Features::RING_INDIRECT_DESC) {
+        let mut side = Side::new(256, features, 0, false);
+        // Two pieces each: the border between two regions lies within.
+        let across = Buffer {
+            gpa: SEAM - 1,
+            len: 2,
+            writable: false,
+        };
+        side.offer(&vec![(vec![across; 5], true); 64], false);
+        let limit = Limit {
+            chains: 64,
+            bytes: 16 << 10,
+        };
+        side.take_together(limit, false).expect("sound");
+        let taken = (side.chains.len(), side.segs.len());
+        assert_eq!(taken, (15, 150), "1162 of 16384 bytes each, not 10");
     }
 }

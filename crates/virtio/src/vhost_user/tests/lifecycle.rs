@@ -1,7 +1,6 @@
 //! From the first setting of a queue to its last word.
 
 use super::super::message::F_PROTOCOL_FEATURES;
-use super::super::session::LEGACY;
 use super::*;
 
 /// The messages that together start queue 0.
@@ -133,12 +132,30 @@ fn enabling_before_and_while_it_runs() {
 }
 
 #[test]
-fn a_legacy_guest_gets_a_reason_and_its_successor_a_queue() {
+fn a_legacy_guest_gets_its_queue_and_a_modern_one_after_it() {
     let mut rig = Rig::ready();
-    rig.features(Features::empty(), F_PROTOCOL_FEATURES);
+    for features in [
+        Features::NET_MRG_RXBUF,
+        Features::empty(),
+        Features::VERSION_1,
+    ] {
+        rig.features(features, F_PROTOCOL_FEATURES);
+        rig.set_up(0);
+        assert_eq!(rig.backend.take(), ["start 0 at 0x0 disabled"]);
+        assert_eq!(rig.backend.running[&0].features, features);
+        rig.ask(code::GET_VRING_BASE, state(0, 0));
+        assert_eq!(rig.backend.take(), ["stop 0"]);
+    }
+}
+
+#[test]
+fn a_packed_ring_without_version_1_gets_a_reason_and_its_successor_a_queue() {
+    let reason = "features 0x400000000 without VERSION_1, which they need";
+    let mut rig = Rig::ready();
+    rig.features(Features::RING_PACKED, F_PROTOCOL_FEATURES);
     rig.set_up(0);
-    assert_eq!(rig.backend.take(), [format!("refused 0: {LEGACY}")]);
-    assert_eq!(rig.state_of(0), format!("stopped: {LEGACY}"));
+    assert_eq!(rig.backend.take(), [format!("refused 0: {reason}")]);
+    assert_eq!(rig.state_of(0), format!("stopped: {reason}"));
     let kick = rig.ack(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
     assert_eq!(kick, 1);
     assert!(rig.backend.take().is_empty(), "said once");

@@ -92,11 +92,20 @@ fn status_zero_resets() {
 }
 
 #[test]
-fn features_ok_stays_clear_for_a_legacy_driver() {
-    let mut rig = Rig::ready();
-    rig.features(Features::empty(), F_PROTOCOL_FEATURES);
-    rig.tell(code::SET_STATUS, u64s(&[0xb]), vec![]);
-    assert_eq!(ask_u64(&mut rig, code::GET_STATUS), 3);
+fn features_ok_stays_clear_for_features_that_need_another() {
+    let both = Features::VERSION_1 | Features::RING_PACKED;
+    let cases = [
+        (Features::empty(), 0xb),
+        (Features::RING_PACKED, 3),
+        (both, 0xb),
+    ];
+    for (features, status) in cases {
+        let mut rig = Rig::ready();
+        rig.features(features, F_PROTOCOL_FEATURES);
+        rig.tell(code::SET_STATUS, u64s(&[0xb]), vec![]);
+        let found = ask_u64(&mut rig, code::GET_STATUS);
+        assert_eq!(found, status, "{features:?}");
+    }
 }
 
 #[test]

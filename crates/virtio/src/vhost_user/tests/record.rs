@@ -164,6 +164,19 @@ fn a_session_comes_out_as_it_went_in() {
 }
 
 #[test]
+fn a_queue_of_a_legacy_driver_goes_on_as_one() {
+    let mut kept = Kept::full(false);
+    kept.tell(code::RESET_DEVICE, vec![], vec![]);
+    kept.tell(code::SET_FEATURES, u64s(&[F_PROTOCOL_FEATURES]), vec![]);
+    kept.tell(code::SET_VRING_NUM, state(0, 256), vec![]);
+    kept.tell(code::SET_VRING_ADDR, addr(0, 0), vec![]);
+    kept.tell(code::SET_VRING_KICK, u64s(&[0]), vec![event()]);
+    let (session, keeper) = kept.die();
+    assert!(session.is_ok());
+    assert_eq!(keeper.recorder.running[&0].features, Features::empty());
+}
+
+#[test]
 fn a_session_in_which_nothing_was_said_can_be_kept() {
     let (session, keeper) = Kept::new().die();
     assert_eq!(session.expect("a record").as_record().numbers(), []);

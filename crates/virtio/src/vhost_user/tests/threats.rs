@@ -61,6 +61,53 @@ fn cve_2019_14818_descriptors_of_refused_messages_are_closed() {
     assert!(is_closed(&watch));
 }
 
+/// Refused before and after files were looked at and mapped: nothing of them stays.
+#[test]
+fn cve_2019_14818_refused_messages_leave_neither_descriptors_nor_mappings() {
+    alone(
+        "threats::cve_2019_14818_refused_messages_leave_neither_descriptors_nor_mappings",
+        || {
+            let mut rig = Rig::ready();
+            rig.logging(true);
+            let whole = [GPA, MEM, UVA, 0];
+            let round = |rig: &mut Rig| {
+                let mut refuse = |code, payload, fds| {
+                    // Some of them cannot be acknowledged: the connection would end.
+                    let answer = rig.message(code, true, payload, fds);
+                    assert!(answer.is_err() || as_u64(&answer.unwrap().unwrap()) == 1);
+                };
+                let beside = [GPA + MEM, MEM, UVA + MEM, 0];
+                for second in [whole, [1, 2, 3, 4], [GPA + MEM, 2 * MEM, 0, 0]] {
+                    let files = vec![memfd(MEM), memfd(MEM)];
+                    refuse(code::SET_MEM_TABLE, mem_table(&[whole, second]), files);
+                }
+                let (fd, watch) = watched();
+                let files = vec![memfd(MEM), fd];
+                refuse(code::SET_MEM_TABLE, mem_table(&[whole, beside]), files);
+                assert!(is_closed(&watch));
+                let overlap = [GPA + 4096, MEM, UVA, 0];
+                refuse(code::ADD_MEM_REG, single(overlap), vec![memfd(MEM)]);
+                refuse(code::ADD_MEM_REG, single(beside), vec![memfd(MEM / 2)]);
+                for size in [8, 1 << 40] {
+                    refuse(code::SET_LOG_BASE, u64s(&[size, 0]), vec![memfd(size)]);
+                }
+                refuse(code::SET_LOG_FD, vec![], vec![event(), event()]);
+                let (fd, watch) = watched();
+                rig.tell(code::SET_LOG_FD, vec![], vec![fd]);
+                assert!(is_closed(&watch), "never used");
+                let area = inflight(1 << 20, 0, 4, 256);
+                let answer = rig.ack(code::SET_INFLIGHT_FD, area, vec![memfd(4096)]);
+                assert_eq!(answer, 1);
+            };
+            round(&mut rig);
+            let before = held();
+            (0..100).for_each(|_| round(&mut rig));
+            assert_eq!(held(), before);
+            assert_eq!(rig.session.info().regions, 1);
+        },
+    );
+}
+
 #[test]
 fn descriptors_that_are_no_eventfds_are_refused() {
     let mut rig = Rig::ready();
@@ -176,6 +223,29 @@ fn cve_2020_10726_get_inflight_fd_keeps_nothing() {
 }
 
 #[test]
+fn cve_2020_10726_get_inflight_fd_leaks_neither_descriptors_nor_mappings() {
+    alone(
+        "threats::cve_2020_10726_get_inflight_fd_leaks_neither_descriptors_nor_mappings",
+        || {
+            let mut rig = Rig::running();
+            let ask = inflight(0, 0, 4, 256);
+            let mut round = |n: u64| {
+                let reply = rig.send(code::GET_INFLIGHT_FD, ask.clone(), vec![]);
+                let reply = reply.expect("served").expect("an answer");
+                if n.is_multiple_of(2) {
+                    let area = reply.payload.clone();
+                    rig.tell(code::SET_INFLIGHT_FD, area, reply.fd.into_iter().collect());
+                }
+            };
+            (0..4).for_each(&mut round);
+            let before = held();
+            (0..1000).for_each(&mut round);
+            assert_eq!(held(), before);
+        },
+    );
+}
+
+#[test]
 fn cve_2021_3839_inflight_queue_index_out_of_bounds() {
     let mut rig = Rig::ready();
     for (queues, size) in [
@@ -236,6 +306,31 @@ fn cve_2026_86561_memory_region_size_is_checked_before_it_is_mapped() {
         );
     }
     assert_eq!(rig.session.info().regions, 1, "the one of before");
+}
+
+/// Files that are as long as a region says, with nothing in them: the size itself is what is wrong.
+#[test]
+fn cve_2026_86561_a_large_region_of_a_sparse_file() {
+    let mut rig = Rig::ready();
+    for (size, file) in [
+        (5 << 40, 5 << 40),
+        ((4 << 40) + 4096, 1 << 46),
+        (1 << 46, 1 << 46),
+        (1 << 47, (1 << 62) + 4096),
+        (1 << 62, 1 << 62),
+        (4095, 4096),
+        (4097, 1 << 20),
+    ] {
+        let region = [0, size, 0, 0];
+        let files = |n| (0..n).map(|_| memfd(file)).collect();
+        assert_eq!(
+            rig.ack(code::SET_MEM_TABLE, mem_table(&[region]), files(1)),
+            1
+        );
+        let beside = [1 << 62, size, 1 << 62, 0];
+        assert_eq!(rig.ack(code::ADD_MEM_REG, single(beside), files(1)), 1);
+    }
+    assert_eq!(rig.session.info().memory_bytes, MEM, "as before");
 }
 
 #[test]

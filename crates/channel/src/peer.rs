@@ -1,0 +1,76 @@
+//! Who is at the other end of a connection.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::process::{Pid, Uid};
+
+/// What the process at the other end was when it connected, or began to listen (`SO_PEERCRED`, unix(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number; none where it is in a PID namespace that we cannot see.
+    pub process: Option<Pid>,
+    /// Its effective user.
+    pub user: Uid,
+}
+
+impl Peer {
+    /// Asks the system.
+    ///
+    /// # Errors
+    /// When the socket is none of the Unix domain.
+    pub fn of(socket: &impl AsFd) -> io::Result<Self> {
+        // Not rustix's: that has no room for the process id 0 of processes that we cannot see.
+        let mut peer = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes to `peer`, of which any will do, and how many to `len`.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut len,
+            )
+        };
+        match failed {
+            // The kernel's word for nobody; a TCP socket, for one, answers with it.
+            0 if len as usize != size_of_val(&peer) || peer.uid == u32::MAX => {
+                Err(io::ErrorKind::InvalidData.into())
+            }
+            0 => Ok(Self {
+                process: Pid::from_raw(peer.pid),
+                user: Uid::from_raw(peer.uid),
+            }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = Peer {
+            process: Some(rustix::process::getpid()),
+            user: rustix::process::geteuid(),
+        };
+        assert_eq!(Peer::of(&one).unwrap(), own);
+    }
+
+    #[test]
+    fn nobody_is_an_error_and_not_root() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(Peer::of(&socket).is_err());
+    }
+}

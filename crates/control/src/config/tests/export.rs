@@ -1,0 +1,649 @@
+//! What is wanted as a file, and the file read again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::v1::{
+    AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, BatchingSpec,
+    Direction, FloodLimit, Group, GuardSpec, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection,
+    MirrorSpec, Otherwise, Pieces, PortKind, PortText, RateLimit, RuleAction, RuleSpec,
+    SegmentDefault, UplinkDriver,
+};
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+const SEGMENTS: [&str; 4] = ["a", "b", "c", "default"];
+const PORTS: [&str; 6] = ["p", "q", "r", "s", "t", "u"];
+
+fn owned(names: Vec<&str>) -> Vec<String> {
+    names.into_iter().map(str::to_owned).collect()
+}
+
+/// Texts that need care in a file.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z]{1,8}", "[\"'\\\\#=\\[\\]{}üλ🦀.,-]{1,6}"]
+}
+
+fn path() -> impl Strategy<Value = String> {
+    ("(/srv/)?", text()).prop_map(|(at, name)| format!("{at}{name}.sock"))
+}
+
+fn mac() -> impl Strategy<Value = String> {
+    select(vec!["52:54:00:00:00:0A", "52:54:00:00:00:0b"]).prop_map(str::to_owned)
+}
+
+fn switch() -> impl Strategy<Value = SwitchSpec> {
+    let words = (
+        select(vec![Poll::Adaptive, Poll::Always]),
+        prop_oneof![
+            Just(Workers::Auto),
+            Just(Workers::Count(1)),
+            (1..=64u16).prop_map(Workers::Count)
+        ],
+        select(vec![
+            GuestStates::Auto,
+            GuestStates::Bpf,
+            GuestStates::Proc,
+            GuestStates::Off,
+        ]),
+        select(vec![CopyEngine::Cpu, CopyEngine::Thread, CopyEngine::Auto]),
+    );
+    let batching = (any::<bool>(), 1..=10_000u16, 1..=1024u16);
+    let offload = (
+        select(vec![Enabled::Auto, Enabled::Yes, Enabled::No]),
+        1..=1024u16,
+        1..=1000u16,
+        vec(0..=4095u16, 0..40),
+    );
+    let dirs = vec(text().prop_map(|text| format!("/srv/{text}")), 0..3);
+    let name = prop_oneof![Just("lasthop".to_owned()), "[a-z]{1,9}"];
+    let parts = (name, words, of(batching), of(offload), dirs);
+    parts.prop_map(|(name, words, batching, offload, socket_dirs)| {
+        let (poll, workers, guest_state, copy_engine) = words;
+        let mut spec = SwitchSpec {
+            name,
+            poll,
+            workers,
+            guest_state,
+            copy_engine,
+            socket_dirs,
+            ..SwitchSpec::default()
+        };
+        if let Some((enabled, period_us, threshold)) = batching {
+            spec.batching = BatchingSpec {
+                enabled,
+                period_us,
+                threshold,
+            };
+        }
+        if let Some((enabled, mark, hysteresis_us, cores)) = offload {
+            // These two do not go together.
+            let enabled = match (copy_engine, enabled) {
+                (CopyEngine::Thread, Enabled::Yes) => Enabled::No,
+                (_, enabled) => enabled,
+            };
+            spec.offload = Offload {
+                enabled,
+                mark,
+                hysteresis_us,
+                cores,
+            };
+        }
+        spec
+    })
+}
+
+/// Segments in any order, the default one among them or not, with tags that differ.
+fn segments() -> impl Strategy<Value = Vec<SegmentSpec>> {
+    let names = Just(SEGMENTS.to_vec()).prop_shuffle();
+    (names, vec((any::<bool>(), any::<bool>()), 4), any::<bool>()).prop_map(
+        |(names, dice, without)| {
+            let all = names.into_iter().zip(dice).enumerate();
+            let all = all.filter(|(_, (name, _))| !(without && *name == "default"));
+            let segment = |(at, (name, (tagged, neighbour_suppression))): (usize, (&str, _))| {
+                let vlan = 10 + at as u16;
+                SegmentSpec {
+                    name: name.to_owned(),
+                    vlan: (tagged || name != "default").then_some(vlan),
+                    neighbour_suppression,
+                }
+            };
+            all.map(segment).collect()
+        },
+    )
+}
+
+fn rate() -> impl Strategy<Value = RateLimit> {
+    let packets = of((1..=1_000_000_000u64, of(64..=1_000_000_000u64)));
+    let bits = (1..=1_000_000_000_000u64, of(524_424..=1_000_000_000_000u64));
+    (packets, bits).prop_map(|(packets, bits)| RateLimit {
+        packets_per_second: packets.map(|p| p.0),
+        packets_burst: packets.and_then(|p| p.1),
+        bits_per_second: Some(bits.0),
+        bits_burst: bits.1,
+    })
+}
+
+fn flood() -> impl Strategy<Value = FloodLimit> {
+    (1..=1_000_000_000u64, of(1..=1_000_000_000u64)).prop_map(|(rate, burst)| FloodLimit {
+        packets_per_second: rate,
+        packets_burst: burst,
+    })
+}
+
+fn limits() -> impl Strategy<Value = LimitsSpec> {
+    let all = (
+        of(rate()),
+        of(rate()),
+        of(flood()),
+        of(flood()),
+        of(flood()),
+    );
+    all.prop_map(|all| LimitsSpec {
+        from_guest: all.0,
+        to_guest: all.1,
+        broadcast: all.2,
+        multicast: all.3,
+        unknown_unicast: all.4,
+    })
+}
+
+fn allowed(listed: impl Strategy<Value = String>) -> impl Strategy<Value = Allowed> {
+    prop_oneof![
+        Just(Allowed::Word(AllowedWord::Any)),
+        Just(Allowed::Word(AllowedWord::LearnedOnce)),
+        vec(listed, 1..20).prop_map(Allowed::List),
+    ]
+}
+
+fn guard() -> impl Strategy<Value = GuardSpec> {
+    let address = select(vec!["10.0.0.5", "10.1.0.0/16", "fd00::/64"]).prop_map(str::to_owned);
+    let all = (
+        of(allowed(mac())),
+        of(allowed(address)),
+        of(any::<bool>()),
+        of(any::<bool>()),
+    );
+    all.prop_map(|(macs, addresses, dhcp_server, router)| GuardSpec {
+        macs,
+        addresses,
+        dhcp_server,
+        router,
+    })
+}
+
+/// What all kinds of ports have.
+fn common(name: &'static str) -> impl Strategy<Value = PortSpec> {
+    let member = prop_oneof![
+        Just((None, None)),
+        select(SEGMENTS.to_vec()).prop_map(|s| (Some(s.to_owned()), None)),
+        subsequence(SEGMENTS.to_vec(), 1..=4).prop_map(|all| (None, Some(owned(all)))),
+    ];
+    let states = select(vec![AdminState::Up, AdminState::Down]);
+    let numbers = (1..=64u16, 1..=1000u16, of(68..=9216u16), states);
+    (
+        member,
+        numbers,
+        any::<bool>(),
+        guard().boxed(),
+        limits().boxed(),
+    )
+        .prop_map(
+            move |((segment, trunk), (queues, weight, mtu, admin_state), usual, guard, limits)| {
+                let port = PortSpec::new(name, PortKind::VhostUser);
+                PortSpec {
+                    admin_state,
+                    segment,
+                    trunk,
+                    mtu,
+                    queues: if usual { port.queues } else { queues },
+                    weight: if usual { port.weight } else { weight },
+                    guard,
+                    limits,
+                    ..port
+                }
+            },
+        )
+}
+
+fn guest(name: &'static str) -> impl Strategy<Value = PortSpec> {
+    let user = || of("[a-zü\"']{1,6}");
+    let owner = (user(), user(), of("0[0-7]{3}"), user());
+    let role = select(vec![Role::Server, Role::Client]);
+    let threads = of(text().prop_map(|text| format!("{text}*")));
+    (
+        common(name).boxed(),
+        path(),
+        role,
+        owner,
+        of(mac()),
+        threads,
+    )
+        .prop_map(|(port, socket, role, owner, mac, vcpu_threads)| {
+            let (user, group, mode, peer_user) = match role {
+                Role::Server => owner,
+                Role::Client => (None, None, None, None),
+            };
+            PortSpec {
+                // No two have the same.
+                socket: format!("{socket}-{}", port.name),
+                role,
+                user,
+                group,
+                mode,
+                peer_user,
+                mac,
+                vcpu_threads,
+                ..port
+            }
+        })
+}
+
+fn uplink(name: &'static str) -> impl Strategy<Value = PortSpec> {
+    let drivers = vec![
+        UplinkDriver::Auto,
+        UplinkDriver::Tap,
+        UplinkDriver::Packet,
+        UplinkDriver::Xdp,
+    ];
+    let netns = of(text().prop_map(|text| format!("n{text}")));
+    (common(name).boxed(), of(select(drivers)), netns).prop_map(|(port, driver, netns)| PortSpec {
+        kind: PortKind::Uplink,
+        interface: Some(format!("if-{}", port.name)),
+        driver,
+        netns,
+        ..port
+    })
+}
+
+fn tap(name: &'static str) -> impl Strategy<Value = PortSpec> {
+    let netns = of(text().prop_map(|text| format!("n{text}")));
+    let interface = of(prop_oneof![
+        Just(name.to_owned()),
+        Just(format!("if-{name}"))
+    ]);
+    let address = of(Just("fd00::1/64".to_owned()));
+    (common(name).boxed(), interface, netns, of(mac()), address).prop_map(
+        |(port, interface, netns, mac, address)| PortSpec {
+            kind: PortKind::Tap,
+            interface,
+            netns,
+            mac,
+            address,
+            ..port
+        },
+    )
+}
+
+fn ports() -> impl Strategy<Value = Vec<PortSpec>> {
+    let one = |name| {
+        prop_oneof![2 => guest(name).boxed(), 1 => uplink(name).boxed(), 1 => tap(name).boxed()]
+            .boxed()
+    };
+    PORTS.map(one).prop_map(Vec::from).prop_shuffle()
+}
+
+fn port_texts() -> impl Strategy<Value = Vec<PortText>> {
+    let one = prop_oneof![
+        (0..=65535i64).prop_map(PortText::Number),
+        (0..1000u16, 0..1000u16)
+            .prop_map(|(from, more)| PortText::Text(format!("{from}-{}", from + more))),
+    ];
+    vec(one, 0..30)
+}
+
+/// What a rule may be about: these go together.
+fn about() -> impl Strategy<Value = RuleSpec> {
+    let addresses = || {
+        let some = vec!["10.0.0.0/8", "192.168.0.1", "@set"];
+        subsequence(some, 0..=3).prop_map(owned)
+    };
+    let tcp = (addresses(), addresses(), port_texts(), port_texts()).prop_map(
+        |(source, destination, source_ports, destination_ports)| RuleSpec {
+            ether_type: Some("ipv4".to_owned()),
+            protocol: Some("tcp".to_owned()),
+            tcp_flags: Some("syn/syn,ack".to_owned()),
+            source,
+            destination,
+            source_ports,
+            destination_ports,
+            ..RuleSpec::default()
+        },
+    );
+    let icmp = (any::<u8>(), of(any::<u8>())).prop_map(|(icmp_type, icmp_code)| RuleSpec {
+        ether_type: Some("ipv4".to_owned()),
+        protocol: Some("icmp".to_owned()),
+        icmp_type: Some(icmp_type),
+        icmp_code,
+        ..RuleSpec::default()
+    });
+    let pieces = select(vec![Pieces::Whole, Pieces::First, Pieces::Later]);
+    let pieces = pieces.prop_map(|pieces| RuleSpec {
+        ether_type: Some("ipv4".to_owned()),
+        fragment: Some(pieces),
+        ..RuleSpec::default()
+    });
+    prop_oneof![tcp, icmp, pieces, Just(RuleSpec::default())]
+}
+
+fn rules(direction: Direction) -> impl Strategy<Value = Vec<RuleSpec>> {
+    let actions = vec![RuleAction::Allow, RuleAction::Drop, RuleAction::Reject];
+    let place = (
+        of(mac()),
+        of(mac()),
+        of(0..=4094i64),
+        subsequence(PORTS.to_vec(), 0..=2),
+        of(Just("group".to_owned())),
+    );
+    let log = of((1..=1000u32).prop_map(|per_second| LogSpec { per_second }));
+    let rule = (about().boxed(), select(actions), 0..3u32, log, place);
+    vec(rule, 0..4).prop_map(move |all| {
+        let rule =
+            |(at, (about, action, priority, log, place)): (usize, (RuleSpec, _, _, _, _))| {
+                let (source_mac, destination_mac, vlan, peer_ports, peer_group) = place;
+                let peers = direction == Direction::ToGuest;
+                RuleSpec {
+                    name: format!("rule-{at}"),
+                    action,
+                    priority,
+                    log,
+                    source_mac,
+                    destination_mac,
+                    vlan,
+                    peer_ports: owned(peer_ports).into_iter().filter(|_| peers).collect(),
+                    peer_groups: Option::into_iter(peer_group).filter(|_| peers).collect(),
+                    ..about
+                }
+            };
+        all.into_iter().enumerate().map(rule).collect()
+    })
+}
+
+fn lists() -> impl Strategy<Value = Vec<AccessListSpec>> {
+    let list = select(vec![Direction::FromGuest, Direction::ToGuest]).prop_flat_map(|direction| {
+        let members = (
+            subsequence(SEGMENTS.to_vec(), 0..=2),
+            of(Just("group".to_owned())),
+            subsequence(PORTS.to_vec(), 0..=2),
+        );
+        (Just(direction), members, rules(direction).boxed())
+    });
+    vec(list, 0..3).prop_map(|all| {
+        let list = |(at, (direction, (segments, group, ports), rules)): (
+            usize,
+            (_, (_, _, _), Vec<_>),
+        )| {
+            AccessListSpec {
+                name: format!("list-{at}"),
+                direction,
+                segments: owned(segments),
+                groups: Option::into_iter(group).collect(),
+                ports: owned(ports),
+                rules: rules.into(),
+            }
+        };
+        all.into_iter().enumerate().map(list).collect()
+    })
+}
+
+fn access() -> impl Strategy<Value = AccessModel> {
+    let otherwise = || select(vec![Otherwise::Allow, Otherwise::Deny]);
+    let addresses = vec("10\\.[1-9]\\.0\\.[1-9]", 0..30);
+    let group = subsequence(PORTS.to_vec(), 0..=6);
+    let default = of((select(SEGMENTS.to_vec()), otherwise(), otherwise()));
+    (addresses, group, default, lists().boxed()).prop_map(|(addresses, group, default, lists)| {
+        let name = "set".to_owned();
+        let default = default.map(|(segment, from_guest, to_guest)| SegmentDefault {
+            segment: segment.to_owned(),
+            from_guest,
+            to_guest,
+        });
+        AccessModel {
+            address_sets: vec![AddressSet { name, addresses }].into(),
+            groups: vec![Group {
+                name: "group".to_owned(),
+                ports: owned(group),
+            }],
+            defaults: default.into_iter().collect(),
+            lists,
+        }
+    })
+}
+
+fn mirrors() -> impl Strategy<Value = Vec<MirrorSpec>> {
+    let ways = vec![
+        MirrorDirection::Both,
+        MirrorDirection::In,
+        MirrorDirection::Out,
+    ];
+    let filter = of(select(vec![
+        "arp",
+        "tcp port 80",
+        "host 10.0.0.1 and not udp",
+    ]));
+    let parts = (
+        subsequence(PORTS[1..].to_vec(), 0..=3),
+        subsequence(SEGMENTS.to_vec(), 0..=2),
+        select(ways),
+        filter,
+    );
+    vec(parts, 0..3).prop_map(|all| {
+        let mirror =
+            |(at, (ports, segments, way, filter)): (usize, (Vec<_>, Vec<_>, _, Option<&str>))| {
+                let something = !(ports.is_empty() && segments.is_empty());
+                MirrorSpec {
+                    name: format!("mirror-{at}"),
+                    to: PORTS[0].to_owned(),
+                    direction: if ports.is_empty() {
+                        MirrorDirection::Both
+                    } else {
+                        way
+                    },
+                    ports: owned(ports),
+                    segments: owned(segments),
+                    filter: filter.or((!something).then_some("arp")).map(str::to_owned),
+                }
+            };
+        all.into_iter().enumerate().map(mirror).collect()
+    })
+}
+
+/// Any state with a few names.
+fn any_state() -> impl Strategy<Value = WantedState> {
+    let listens = select(vec![
+        "127.0.0.1:9464",
+        "[::1]:1",
+        "unix:m.sock",
+        "unix:/srv/m.sock",
+    ]);
+    let listen = of(listens.prop_map(str::to_owned));
+    let nobody = (
+        Just(Vec::new()),
+        Just(AccessModel::default()),
+        Just(Vec::new()),
+    );
+    let some = (ports().boxed(), access().boxed(), mirrors().boxed());
+    let all = (
+        switch(),
+        listen,
+        segments(),
+        prop_oneof![1 => nobody, 9 => some],
+    );
+    let state = all.prop_map(
+        |(switch, listen, segments, (ports, access, mirrors))| WantedState {
+            switch,
+            metrics: MetricsSpec { listen },
+            segments,
+            ports,
+            access: Arc::new(access),
+            mirrors,
+        },
+    );
+    // Some of what was drawn contradicts itself: rules that are the same, directories with dots.
+    state.prop_filter("nobody can want it", is_right)
+}
+
+fn is_right(state: &WantedState) -> bool {
+    let checked = wanted::check(state, Path::new("/run/lasthop"));
+    checked
+        .and_then(|()| wanted::check_access(state).map(drop))
+        .is_ok()
+}
+
+proptest! {
+    /// Whatever is wanted has a file that says it, and that file says nothing else.
+    #[test]
+    fn what_is_wanted_is_read_from_its_file(mut state in any_state()) {
+        let raw = export(&state);
+        wanted::normalise(&mut state);
+        let file = export(&state);
+        let again = read(&file);
+        prop_assert_eq!(again.as_ref().ok(), Some(&state), "{:?}\n{}", again.as_ref().err(), file);
+        // A state that was not brought into shape before says the same.
+        prop_assert_eq!(read(&raw), Ok(state));
+    }
+
+    /// A file that was read and written has the same meaning, and is written the same once more.
+    #[test]
+    fn a_file_is_written_once_and_for_all(state in any_state()) {
+        let first = export(&state);
+        let second = export(&read(&first).unwrap());
+        let third = export(&read(&second).unwrap());
+        prop_assert_eq!(second, third);
+    }
+}
+
+/// The keys that a table may have, as the reader says that refuses another.
+fn keys_of(table: &str) -> Vec<String> {
+    let error = read(&format!("{table}\nunheard_of = 1\n")).unwrap_err();
+    let words = error.expected.split([',', ' ', '"']);
+    let words = words.filter(|word| !["", "one", "of", "the", "keys", "or"].contains(word));
+    words.map(str::to_owned).collect()
+}
+
+/// There is nothing that a file can say and `export` leaves out. What a state has beyond that, the property tests above would tell.
+#[test]
+fn every_key_is_written_by_somebody() {
+    let mut runner = TestRunner::deterministic();
+    let mut written = BTreeSet::new();
+    for _ in 0..100 {
+        let state = any_state().new_tree(&mut runner).unwrap().current();
+        let mut table = String::new();
+        for line in export(&state).lines() {
+            match line.split_once(" = ") {
+                Some((key, _)) if !line.starts_with(' ') => {
+                    written.insert((table.clone(), key.to_owned()));
+                }
+                _ if line.starts_with('[') => {
+                    line.clone_into(&mut table);
+                    written.insert((table.clone(), String::new()));
+                }
+                _ => {}
+            }
+        }
+    }
+    for (before, table) in [
+        ("", "[switch]"),
+        ("", "[switch.batching]"),
+        ("", "[switch.offload]"),
+        ("", "[metrics]"),
+        ("", "[[segment]]"),
+        (PORT, "[port.guard]"),
+        (PORT, "[port.limits]"),
+        ("", "[[port]]\nkind = \"vhost-user\""),
+        ("", "[[port]]\nkind = \"uplink\""),
+        ("", "[[port]]\nkind = \"tap\""),
+        ("", "[[address_set]]"),
+        ("", "[[group]]"),
+        ("", "[[acl_default]]"),
+        ("", "[[acl]]"),
+        ("[[acl]]\n", "[[acl.rule]]"),
+        ("", "[[mirror]]"),
+    ] {
+        let keys = keys_of(&format!("{before}{table}"));
+        assert!(keys.len() > 1 || table == "[metrics]", "{table}: {keys:?}");
+        let header = table.lines().next().unwrap();
+        for key in keys {
+            // Tables and rules of their own.
+            let within = ["batching", "offload", "guard", "limits", "rules", "rule"];
+            let is_within = within.contains(&key.as_str());
+            let said = written.contains(&(header.to_owned(), key.clone()));
+            assert!(said || is_within, "{table}: no {key}");
+        }
+    }
+}
+
+#[test]
+fn a_file_looks_as_people_write_it() {
+    let text = r#"[switch]
+name = "host1"
+workers = 2
+
+[[segment]]
+name = "blue"
+vlan = 10
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+queues = 2
+segment = "blue"
+mac = "52:54:00:00:00:01"
+
+[port.guard]
+addresses = ["10.0.0.5"]
+
+[port.limits]
+from_guest = { packets_per_second = 100000, bits_per_second = 1000000000 }
+
+[[port]]
+name = "up"
+kind = "uplink"
+interface = "eth1"
+trunk = ["blue", "default"]
+
+[[group]]
+name = "web"
+ports = ["vm1"]
+
+[[acl]]
+name = "web-in"
+direction = "to-guest"
+groups = ["web"]
+
+[[acl.rule]]
+name = "http"
+action = "allow"
+protocol = "tcp"
+destination_ports = [80, "8000-8010"]
+log = { per_second = 5 }
+
+[[mirror]]
+name = "m1"
+to = "up"
+ports = ["vm1"]
+filter = "tcp port 80"
+"#;
+    assert_eq!(export(&read(text).unwrap()), text);
+    assert_eq!(export(&read("").unwrap()), "");
+    assert_eq!(export(&WantedState::default()), "");
+}
+
+#[test]
+fn what_may_not_stand_in_a_string_is_escaped() {
+    let text = "a\"\\\u{7f}\n\u{1b}\u{9b}ü";
+    let mut state = WantedState::default();
+    state.ports.push(PortSpec::vhost_user("vm1", text));
+    let file = export(&state);
+    let line = r#"socket = "a\"\\\u007F\u000A\u001B\u009Bü""#;
+    assert!(file.lines().any(|said| said == line), "{file}");
+    let (again, _) = document::read(&file).ok().unwrap();
+    assert_eq!(again.ports[0].socket, text);
+}

@@ -1,0 +1,88 @@
+//! Whose sockets are, and who may connect, through changes and restarts.
+
+use ::port::PortId;
+use api::v1::{PortPatch, PortSpec};
+
+use super::world::{World, port};
+
+fn owned(name: &str, user: &str) -> PortSpec {
+    PortSpec {
+        user: Some(user.to_owned()),
+        mode: Some("0600".to_owned()),
+        peer_user: Some(user.to_owned()),
+        ..port(name, "blue")
+    }
+}
+
+fn users(world: &World) -> Vec<Option<String>> {
+    let supervisor = world.supervisor();
+    let owners = supervisor.owners.values();
+    owners.map(|owner| owner.user.clone()).collect()
+}
+
+fn said(user: &str) -> Option<String> {
+    Some(user.to_owned())
+}
+
+#[test]
+fn the_switch_knows_who_may_connect_before_anybody_can() {
+    let mut world = World::new(vec![owned("vm0", "7"), port("vm1", "blue")]);
+    let mut engine = world.start().unwrap();
+    assert_eq!(
+        world.orders(),
+        [
+            "adopt",
+            "peer 0 Some(7)",
+            "add 0 vm0",
+            "add 1 vm1",
+            "program 1"
+        ]
+    );
+    assert_eq!(users(&world), [said("7"), None]);
+    engine.remove_port("vm0").unwrap();
+    engine.add_port(owned("vm2", "8")).unwrap();
+    let orders = world.orders();
+    let at = |order: &str| orders.iter().position(|o| o.starts_with(order));
+    assert!(at("peer").unwrap() < at("add").unwrap(), "{orders:?}");
+}
+
+#[test]
+fn a_live_change_disconnects_nobody_and_one_that_cannot_be_is_no_change() {
+    let mut world = World::new(vec![owned("vm0", "7")]);
+    let mut engine = world.start().unwrap();
+    world.orders();
+    let patch = |user: &str| PortPatch {
+        user: Some(said(user)),
+        peer_user: Some(said("9")),
+        ..PortPatch::default()
+    };
+    engine.set_port("vm0", &patch("8")).unwrap();
+    assert_eq!(world.orders(), ["peer 0 Some(9)"]);
+    assert_eq!(users(&world), [said("8")]);
+    let problem = engine.set_port("vm0", &patch("nobody-here")).unwrap_err();
+    assert_eq!(
+        (problem.status, problem.field.as_deref()),
+        (422, Some("user"))
+    );
+    assert_eq!(users(&world), [said("8")]);
+    let gone = PortPatch {
+        user: Some(None),
+        peer_user: Some(None),
+        ..PortPatch::default()
+    };
+    engine.set_port("vm0", &gone).unwrap();
+    assert_eq!(world.orders(), ["peer 0 None"]);
+    assert_eq!(users(&world), [None]);
+}
+
+#[test]
+fn a_new_control_finds_it_as_it_was() {
+    let mut world = World::new(vec![owned("vm0", "7")]);
+    let engine = world.start().unwrap();
+    drop(engine);
+    world.orders();
+    let _engine = world.start().unwrap();
+    assert_eq!(world.orders(), ["adopt"]);
+    assert_eq!(users(&world), [said("7")]);
+    assert_eq!(world.switch().peers.get(&PortId(0)), Some(&7));
+}

@@ -1,0 +1,49 @@
+//! The MAC address of an interface for which none is configured.
+
+use std::fs;
+
+/// What tells this host from others: machine-id(5), or else its name.
+const HOST: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
+
+/// The same address at every start, so that neighbours' entries stay right, and another one for each host, network namespace and
+/// interface, so that the same configuration can be used on hosts that share a network.
+pub(super) fn derived(interface: &str, netns: Option<&str>) -> [u8; 6] {
+    let texts = HOST.iter().flat_map(fs::read_to_string);
+    let host = texts
+        .map(|text| text.trim().to_owned())
+        .find(|text| !text.is_empty());
+    of(&[&host.unwrap_or_default(), netns.unwrap_or(""), interface])
+}
+
+/// A locally administered address of a single station (IEEE 802, section 8.4) made of these names.
+fn of(names: &[&str]) -> [u8; 6] {
+    // FNV-1a (draft-eastlake-fnv); a zero between names, which none of them has.
+    let bytes = names.iter().flat_map(|name| name.bytes().chain([0]));
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    // The upper half is mixed best.
+    let [a, b, c, d, e, f, ..] = hash.to_be_bytes();
+    [(a & !1) | 2, b, c, d, e, f]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_depends_on_all_names_and_on_nothing_else() {
+        let own = of(&["host", "", "tap0"]);
+        assert_eq!(own, of(&["host", "", "tap0"]));
+        assert_eq!(own[0] & 3, 2, "of one station, locally administered");
+        for others in [
+            ["host2", "", "tap0"],
+            ["host", "blue", "tap0"],
+            ["host", "", "tap1"],
+            ["", "host", "tap0"],
+        ] {
+            assert_ne!(own, of(&others), "{others:?}");
+        }
+        assert_eq!(derived("tap0", None), derived("tap0", None));
+    }
+}

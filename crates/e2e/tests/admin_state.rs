@@ -1,0 +1,78 @@
+//! Ports that are administratively down: nothing goes through, and who is connected stays so.
+
+use e2e::guest::GuestSpec;
+use e2e::lasthop::Lasthop;
+use e2e::traffic::{ping, unreachable};
+use e2e::turn;
+use serde_json::Value;
+
+const CONFIG: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+"#;
+
+fn connections(lasthop: &Lasthop) -> Value {
+    lasthop.port("vm2")["front_ends"]["connections"].clone()
+}
+
+#[test]
+fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
+    let turn = turn();
+    let lasthop = Lasthop::start(CONFIG);
+    turn.step("boot two guests");
+    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
+        .ip("10.0.0.1/24")
+        .start();
+    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
+        .ip("10.0.0.2/24")
+        .start();
+    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    assert_eq!(ping(&mut vm1, "10.0.0.2", 10).lost(), 0);
+    let before = connections(&lasthop);
+
+    turn.step("down: nothing gets through, either way");
+    let done = lasthop.ok(&["port", "set", "vm2", "--down"]);
+    assert_eq!(done, "port vm2 changed, admin-down\n");
+    let down = |vm1: &mut _, vm2: &mut _| {
+        let counted = lasthop.stats();
+        assert!(unreachable(vm1, "10.0.0.2"));
+        assert!(unreachable(vm2, "10.0.0.1"));
+        let moved = lasthop.stats().since(&counted);
+        assert_eq!((moved.received("vm1"), moved.received("vm2")), (0, 0));
+        assert!(moved.get("vm2.drops.port-down") > 0, "{moved:?}");
+    };
+    down(&mut vm1, &mut vm2);
+    let port = lasthop.port("vm2");
+    assert_eq!(
+        (&port["state"], &port["admin_state"]),
+        (&"up".into(), &"down".into())
+    );
+
+    turn.step("it stays so without control and without the switch");
+    let pid = lasthop.pid("lasthop-control").unwrap();
+    lasthop.kill_control();
+    lasthop.wait_control(pid);
+    down(&mut vm1, &mut vm2);
+    lasthop.kill_switch();
+    lasthop.wait_port("vm2", "up");
+    down(&mut vm1, &mut vm2);
+
+    turn.step("up: they talk again, over the same connection");
+    lasthop.ok(&["port", "set", "vm2", "--up"]);
+    assert_eq!(ping(&mut vm1, "10.0.0.2", 10).lost(), 0);
+    assert_eq!(ping(&mut vm2, "10.0.0.1", 10).lost(), 0);
+    assert_eq!(lasthop.port("vm2")["admin_state"], "up");
+    // A new switch counts from nothing, and nobody connected to it anew.
+    assert!(connections(&lasthop).as_u64() <= before.as_u64());
+    lasthop.stop();
+}

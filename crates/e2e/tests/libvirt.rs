@@ -1,0 +1,284 @@
+//! The README's libvirt example: two domains, each with a user of its own, talk, survive the death of the switch, and cannot
+//! take each other's port.
+//!
+//! Users, port and domain are taken from the README. What must differ here is put in their place: another name, paths, the
+//! guest image instead of a disk, and emulation where KVM does not work.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::agent::Agent;
+use e2e::lasthop::Lasthop;
+use e2e::libvirt::{Libvirt, Place};
+use e2e::process::Process;
+use e2e::wait::eventually;
+use e2e::{paths, proc, turn};
+
+/// Domains, their users and their ports.
+const NAMES: [&str; 2] = ["vm1", "vm2"];
+const SOON: Duration = Duration::from_secs(60);
+
+/// The example, in pieces.
+struct Example {
+    useradd: String,
+    port: String,
+    domain: String,
+    emulated: String,
+}
+
+impl Example {
+    fn read() -> Example {
+        let readme = fs::read_to_string(paths::root().join("README.md")).expect("a README");
+        let (_, section) = readme.split_once("\n### libvirt\n").expect("a section");
+        let (section, _) = section.split_once("\n### ").expect("another one");
+        let blocks = |language: &str| -> Vec<String> {
+            let start = format!("```{language}\n");
+            let blocks = section.split(&start).skip(1);
+            let ends = blocks.filter_map(|block| block.split_once("```"));
+            ends.map(|(block, _)| block.to_owned()).collect()
+        };
+        let one = |language: &str| {
+            let blocks = blocks(language);
+            assert_eq!(blocks.len(), 1, "README.md, libvirt: {language}");
+            blocks.concat()
+        };
+        let (useradd, port) = (one("sh"), one("toml"));
+        let Ok([domain, emulated]) = <[String; 2]>::try_from(blocks("xml")) else {
+            panic!("README.md, libvirt: a domain, and what differs under emulation")
+        };
+        Example {
+            useradd,
+            port,
+            domain,
+            emulated,
+        }
+    }
+
+    /// The command that makes a user.
+    fn useradd(&self, user: &str) -> String {
+        swap(&self.useradd, &[(" vm1\n", format!(" {user}"))])
+    }
+
+    /// A port, with the number of its user, which this machine does not know by name.
+    fn port(&self, name: &str, user: u32) -> String {
+        let port = swap(
+            &self.port,
+            &[
+                ("\nuser = \"vm1\"", format!("\nuser = \"{user}\"")),
+                ("peer_user = \"vm1\"", format!("peer_user = \"{user}\"")),
+            ],
+        );
+        port.replace("vm1", name)
+    }
+
+    /// A domain whose MAC and IP address end with `number`.
+    fn domain(&self, name: &str, user: &str, number: u8, socket: &Path, place: &Place) -> String {
+        let (before, rest) = self.domain.split_once("<disk ").expect("a disk");
+        let (_, after) = rest.split_once("</disk>").expect("its end");
+        let domain = [before, &serial_ports(place), after].concat();
+        let domain = swap(
+            &domain,
+            &[
+                ("<name>vm1<", format!("<name>{name}<")),
+                ("<label>vm1:vm1<", format!("<label>{user}:{user}<")),
+                ("52:54:00:00:00:01", format!("52:54:00:00:00:0{number}")),
+                ("/run/lasthop/vm1.sock", socket.display().to_string()),
+                ("</os>", format!("{}</os>", kernel(number, place))),
+            ],
+        );
+        self.emulate(domain)
+    }
+
+    /// The domain as the README says it must be where there is no KVM.
+    fn emulate(&self, domain: String) -> String {
+        if paths::accelerator() == "kvm" {
+            return domain;
+        }
+        let (first, _) = self.emulated.split_once('\n').expect("lines");
+        let (_, last) = self.emulated.split_once("-->\n").expect("a comment");
+        swap(
+            &domain,
+            &[
+                ("<domain type='kvm'>", first.to_owned()),
+                ("mode='host-passthrough'", "mode='maximum'".to_owned()),
+                ("</domain>\n", last.to_owned()),
+            ],
+        )
+    }
+}
+
+/// Other things in the place of what the README has once.
+fn swap(text: &str, what: &[(&str, String)]) -> String {
+    what.iter().fold(text.to_owned(), |text, (what, by)| {
+        assert_eq!(text.matches(what).count(), 1, "README.md: {what} in {text}");
+        text.replace(what, by)
+    })
+}
+
+fn serial_ports(place: &Place) -> String {
+    format!(
+        "<serial type='file'><source path='{}'/><target port='0'/></serial>
+         <serial type='unix'><source mode='connect' path='{}'/><target port='1'/></serial>",
+        place.path("console"),
+        place.path("agent")
+    )
+}
+
+fn kernel(number: u8, place: &Place) -> String {
+    format!(
+        "<kernel>{}</kernel><initrd>{}</initrd>
+         <cmdline>console=ttyS0 quiet no_timer_check tsc=reliable panic=-1 ipv6.disable=1 lasthop.ip=10.0.0.{number}/24</cmdline>",
+        place.path("vmlinux"),
+        place.path("guest.gz")
+    )
+}
+
+/// As the package's unit has it.
+fn belongs_to_the_group(runtime: &Path, group: u32) {
+    let parent = runtime.parent().expect("a folder");
+    let open = |path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+    open(parent, 0o755).expect("a folder of ours");
+    chown(runtime, None, Some(group)).expect("we are root");
+    open(runtime, 0o750).expect("a folder of ours");
+}
+
+fn define(libvirt: &Libvirt, name: &str, xml: &str, place: &Place) {
+    let file = place.path("domain.xml");
+    fs::write(&file, xml).expect("a folder of ours");
+    libvirt.virsh(&["define", "--validate", &file]);
+    let names = libvirt.virsh(&["list", "--all", "--name"]);
+    assert!(names.lines().any(|line| line.trim() == name), "{names}");
+}
+
+fn remove(libvirt: &Libvirt, name: &str) {
+    libvirt.virsh(&["destroy", name]);
+    libvirt.virsh(&["undefine", name]);
+}
+
+fn talk(guest: &mut Agent, address: &str) {
+    let said = guest.start(&format!("ping -q -c 20 -i 0.05 -W 5 {address}"));
+    let said = said.wait(SOON);
+    assert!(said.contains(" 0% packet loss"), "{said}");
+}
+
+/// A user's QEMU, which is the only thing that it runs.
+fn vmm(user: u32) -> u32 {
+    let processes = proc::of_user(user);
+    let [vmm] = processes[..] else {
+        panic!("user {user} runs {processes:?}")
+    };
+    vmm
+}
+
+#[test]
+fn the_readmes_domains_talk_and_keep_their_ports() {
+    let turn = turn();
+    if !Libvirt::allowed() {
+        return;
+    }
+    let example = Example::read();
+    turn.step("start libvirtd");
+    let libvirt = Libvirt::start(&NAMES.map(|user| example.useradd(user)));
+    let users = NAMES.map(|user| libvirt.user(user));
+    let ports = NAMES.map(|name| example.port(name, libvirt.user(name)));
+    let lasthop = Lasthop::start(&format!("[switch]\nname = \"host1\"\n{}", ports.concat()));
+    belongs_to_the_group(&lasthop.folder(), libvirt.group("lasthop"));
+
+    turn.step("boot two domains, each with a user of its own");
+    let sockets = NAMES.map(|name| lasthop.socket(&format!("{name}.sock")));
+    let places = NAMES.map(|name| libvirt.place(name));
+    for (number, name) in [(1, NAMES[0]), (2, NAMES[1])] {
+        let at = usize::from(number) - 1;
+        let xml = example.domain(name, name, number, &sockets[at], &places[at]);
+        define(&libvirt, name, &xml, &places[at]);
+    }
+    let mut vm1 = libvirt.boot("vm1", &places[0]);
+    let mut vm2 = libvirt.boot("vm2", &places[1]);
+    let vmms = users.map(vmm);
+    for name in NAMES {
+        let port = lasthop.wait_port(name, "up");
+        assert_eq!(port["ring"], "packed", "{port}");
+    }
+    talk(&mut vm1, "10.0.0.2");
+    talk(&mut vm2, "10.0.0.1");
+
+    turn.step("the switch is killed");
+    let steady = vm1.start("ping -q -c 300 -i 0.01 -W 5 10.0.0.2");
+    let before = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_switch();
+    lasthop.wait_control(before);
+    steady.wait(SOON);
+    talk(&mut vm1, "10.0.0.2");
+    talk(&mut vm2, "10.0.0.1");
+    assert_eq!(users.map(vmm), vmms, "the VMMs are still the same");
+    let log = lasthop.log();
+    assert!(!log.contains("disconnected"), "{log}");
+
+    turn.step("a domain of another user's does not get at the socket");
+    libvirt.virsh(&["destroy", "vm1"]);
+    lasthop.wait_port("vm1", "waiting");
+    let place = libvirt.place("thief");
+    let xml = example.domain("thief", "vm2", 3, &sockets[0], &place);
+    define(&libvirt, "thief", &xml, &place);
+    let thief = Thief::start(&libvirt);
+    eventually("the thief has no rights", SOON, || {
+        let said = libvirt.qemu_output("thief");
+        said.contains("Permission denied").then_some(())
+    });
+    assert_eq!(turned_away(&lasthop), 0);
+    turn.step("and is turned away where the mode lets it by");
+    lasthop.ok(&["port", "set", "vm1", "--mode", "0666"]);
+    lasthop.wait_reason("vm1", &format!("user {} was turned away", users[1]));
+    assert!(turned_away(&lasthop) > 0);
+    let shown = lasthop.ok(&["port", "show", "vm1"]);
+    let stranger = format!("the last other user {}", users[1]);
+    assert!(shown.contains(&stranger), "{shown}");
+    thief.end(&libvirt);
+
+    turn.step("the port is its own user's");
+    lasthop.ok(&["port", "set", "vm1", "--mode", "0600"]);
+    let mut vm1 = libvirt.boot("vm1", &places[0]);
+    talk(&mut vm1, "10.0.0.2");
+    for name in NAMES {
+        remove(&libvirt, name);
+        lasthop.wait_port(name, "waiting");
+    }
+    for (socket, user) in sockets.iter().zip(users) {
+        let socket = fs::metadata(socket).expect("the port listens");
+        assert_eq!((socket.uid(), socket.mode() & 0o777), (user, 0o600));
+    }
+    libvirt.stop(&users);
+    lasthop.stop();
+    turn.step("done");
+}
+
+/// How often somebody was turned away from `vm1`.
+fn turned_away(lasthop: &Lasthop) -> u64 {
+    let port = lasthop.port("vm1");
+    let times = port["front_ends"]["turned_away"].as_u64();
+    times.unwrap_or_else(|| panic!("{port}"))
+}
+
+/// A domain that does not get its port: `virsh start` waits for its QEMU, which dials for ever.
+struct Thief {
+    virsh: Process,
+}
+
+impl Thief {
+    fn start(libvirt: &Libvirt) -> Thief {
+        let virsh = libvirt.start_virsh(&["start", "thief"]);
+        Thief { virsh }
+    }
+
+    fn end(mut self, libvirt: &Libvirt) {
+        remove(libvirt, "thief");
+        let status = self.virsh.end(SOON).expect("virsh has nothing to wait for");
+        assert!(
+            !status.success(),
+            "it never started: {}",
+            self.virsh.output()
+        );
+    }
+}

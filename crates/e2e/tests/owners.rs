@@ -1,0 +1,165 @@
+//! Ports have owners: no VMM takes the port of another user's, after whatever restarts and changes.
+
+use std::fs::{Permissions, set_permissions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2e::lasthop::Lasthop;
+use e2e::turn;
+use e2e::wait::eventually;
+use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
+
+const SOON: Duration = Duration::from_secs(15);
+
+/// The two users.
+const ONE: u32 = 60_001;
+const TWO: u32 = 60_002;
+
+/// Ports of each, and one whose mode lets everybody by.
+fn config() -> String {
+    let port = |name: &str, more: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{name}.sock\"\n{more}\n"
+        )
+    };
+    let own = |user: u32| format!("user = \"{user}\"\nmode = \"0600\"\npeer_user = \"{user}\"");
+    let open = format!("mode = \"0666\"\npeer_user = \"{ONE}\"");
+    let ports = [
+        port("one", &own(ONE)),
+        port("two", &own(TWO)),
+        port("open", &open),
+    ];
+    format!("[switch]\nname = \"host1\"\n{}", ports.concat())
+}
+
+/// A connection that a process of this user makes.
+fn dial(user: u32, socket: PathBuf) -> io::Result<UnixStream> {
+    let become_it = move || -> io::Result<UnixStream> {
+        set_thread_groups(&[])?;
+        set_thread_gid(Gid::from_raw(user))?;
+        set_thread_uid(Uid::from_raw(user))?;
+        UnixStream::connect(socket)
+    };
+    std::thread::spawn(become_it).join().expect("a thread")
+}
+
+/// It is closed before anything was said.
+fn is_turned_away(mut stream: UnixStream) -> bool {
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    matches!(stream.read(&mut [0]), Ok(0))
+}
+
+fn turned_away(lasthop: &Lasthop, port: &str) -> (u64, Option<u64>) {
+    let front_ends = lasthop.port(port)["front_ends"].clone();
+    let times = front_ends["turned_away"].as_u64().expect("a count");
+    (times, front_ends["last_stranger"].as_u64())
+}
+
+/// The port is its user's, and nobody else's.
+fn is_of(lasthop: &Lasthop, port: &str, user: u32, other: u32) {
+    let socket = || lasthop.socket(&format!("{port}.sock"));
+    let error = dial(other, socket()).expect_err("the socket is another's");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{port}");
+    strangers_are_turned_away(lasthop, port, 0);
+    let vmm = dial(user, socket()).expect("its own user's");
+    lasthop.wait_port(port, "connected");
+    drop(vmm);
+    lasthop.wait_port(port, "waiting");
+}
+
+/// Who may open the socket may not be connected.
+fn strangers_are_turned_away(lasthop: &Lasthop, port: &str, stranger: u32) {
+    let (before, _) = turned_away(lasthop, port);
+    let socket = lasthop.socket(&format!("{port}.sock"));
+    let stream = dial(stranger, socket).expect("the mode lets it by");
+    assert!(is_turned_away(stream), "{port}");
+    assert_eq!(
+        turned_away(lasthop, port),
+        (before + 1, Some(stranger.into()))
+    );
+    lasthop.wait_reason(port, &format!("user {stranger} was turned away"));
+    let shown = lasthop.ok(&["port", "show", port]);
+    assert!(
+        shown.contains(&format!("the last other user {stranger}")),
+        "{shown}"
+    );
+}
+
+#[test]
+fn no_vmm_takes_the_port_of_another_users() {
+    let turn = turn();
+    if !rustix::process::geteuid().is_root() {
+        return turn.step("left out: only root has two users");
+    }
+    let lasthop = Lasthop::start(&config());
+    let run = lasthop.folder();
+    for dir in [run.parent().expect("a folder"), &run] {
+        set_permissions(dir, Permissions::from_mode(0o755)).expect("others get there");
+    }
+    let all = |one, two| {
+        is_of(&lasthop, "one", one, two);
+        is_of(&lasthop, "two", two, one);
+        strangers_are_turned_away(&lasthop, "open", TWO);
+    };
+    turn.step("as it was started");
+    all(ONE, TWO);
+    turn.step("after a restart of control");
+    let before = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_control();
+    lasthop.wait_control(before);
+    all(ONE, TWO);
+    turn.step("a change while one is connected");
+    let vmm = dial(ONE, lasthop.socket("one.sock")).expect("its own user's");
+    let connected = lasthop.wait_port("one", "connected")["front_ends"]["connections"].clone();
+    lasthop.ok(&["port", "set", "one", "--mode", "0600"]);
+    let port = lasthop.wait_port("one", "connected");
+    assert_eq!(port["front_ends"]["connections"], connected, "it stays");
+    for (port, user) in [("one", "60002"), ("two", "60001")] {
+        lasthop.ok(&["port", "set", port, "--user", user, "--peer-user", user]);
+    }
+    // Its user may not be there any more.
+    lasthop.wait_port("one", "waiting");
+    drop(vmm);
+    all(TWO, ONE);
+    turn.step("after a restart of the switch");
+    let before = lasthop.pid("lasthop-control").expect("control runs");
+    lasthop.kill_switch();
+    lasthop.wait_control(before);
+    eventually("ports", SOON, || {
+        (lasthop.port("one")["state"] == "waiting").then_some(())
+    });
+    all(TWO, ONE);
+    turn.step("after an upgrade");
+    lasthop.ok(&["upgrade"]);
+    all(TWO, ONE);
+    turn.step("a change that cannot be");
+    let no = lasthop.cli(&[
+        "port",
+        "set",
+        "one",
+        "--user",
+        "no-such-user",
+        "--mode",
+        "0666",
+    ]);
+    assert_eq!(no.status.code(), Some(2), "{no:?}");
+    assert!(
+        String::from_utf8_lossy(&no.stderr).contains("user"),
+        "{no:?}"
+    );
+    all(TWO, ONE);
+    lasthop.stop();
+}
+
+#[test]
+fn who_is_nobody_is_refused_with_the_place() {
+    let (status, said) = Lasthop::refused(&config().replace("\"60002\"", "\"no-such-user\""));
+    assert_eq!(status, 2, "{said}");
+    assert!(
+        said.contains("lasthop.toml:14:8: port.user: expected a user of /etc/passwd"),
+        "{said}"
+    );
+}

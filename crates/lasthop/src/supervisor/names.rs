@@ -1,0 +1,154 @@
+//! Users and groups by their names.
+//!
+//! They are those of `/etc/passwd` and `/etc/group`: other directories of users would have to be waited for, and run code of theirs
+//! here. Of these, a number does.
+
+use std::path::Path;
+
+use api::v1::WantedState;
+use channel::owners::{NoSocket, SocketKey, SocketOwner};
+use control::wanted::{Invalid, Place, Why};
+use rustix::fs::{Gid, Uid};
+
+const USERS: &str = "/etc/passwd";
+const GROUPS: &str = "/etc/group";
+
+/// What is asked of a socket, in numbers.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) user: Option<Uid>,
+    pub(super) group: Option<Gid>,
+    /// Who alone may connect.
+    pub(super) peer: Option<u32>,
+}
+
+/// Looks up whom a socket is for.
+///
+/// # Errors
+/// There is no such user or group, or only root can give it away.
+pub(super) fn look_up(owner: &SocketOwner) -> Result<Named, NoSocket> {
+    let user = |key, name: &Option<String>| number(key, name.as_deref(), USERS, "user");
+    let group = number(SocketKey::Group, owner.group.as_deref(), GROUPS, "group")?;
+    let named = Named {
+        user: user(SocketKey::User, &owner.user)?.map(Uid::from_raw),
+        group: group.map(Gid::from_raw),
+        peer: user(SocketKey::PeerUser, &owner.peer_user)?,
+    };
+    let own = rustix::process::geteuid();
+    match named.user {
+        Some(other) if other != own && !own.is_root() => Err(NoSocket {
+            key: SocketKey::User,
+            expected: format!(
+                "user {}, as whom Lasthop runs and who is not root",
+                own.as_raw()
+            ),
+            found: format!("{:?}", owner.user.as_deref().unwrap_or_default()),
+        }),
+        _ => Ok(named),
+    }
+}
+
+/// Checks whom the sockets of ports are for.
+///
+/// # Errors
+/// The first that cannot be.
+pub(crate) fn check(wanted: &WantedState) -> Result<(), Invalid> {
+    for (at, port) in wanted.ports.iter().enumerate() {
+        if let Err(no) = look_up(&control::wanted::owner_of(port)) {
+            return Err(Invalid {
+                place: Place::Port(at),
+                key: no.key.as_str(),
+                item: None,
+                expected: no.expected,
+                found: no.found,
+                why: Why::Wrong,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The number of a user or a group.
+fn number(
+    key: SocketKey,
+    name: Option<&str>,
+    file: &str,
+    kind: &str,
+) -> Result<Option<u32>, NoSocket> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let no = |found| NoSocket {
+        key,
+        expected: format!("a {kind} of {file}, or a number"),
+        found,
+    };
+    if name.bytes().all(|b| b.is_ascii_digit()) {
+        // The last one means none to chown(2).
+        let number = name.parse().ok().filter(|number| *number != u32::MAX);
+        return number.map(Some).ok_or_else(|| no(format!("{name:?}")));
+    }
+    let text = std::fs::read(Path::new(file)).map_err(|error| no(error.to_string()))?;
+    let found = number_in(&String::from_utf8_lossy(&text), name);
+    found.map(Some).ok_or_else(|| no(format!("{name:?}")))
+}
+
+/// The third field of the line that begins with a name (passwd(5), group(5)).
+fn number_in(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let is_it = fields.next() == Some(name);
+        fields.nth(1).filter(|_| is_it)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_line_with_the_name() {
+        let text =
+            "root:x:0:0::/root:/bin/sh\n# vm:x:7:7\nvm2:x:1002:5::/:\nvm:x:1001:5::/:\nbad:x:y:\n";
+        assert_eq!(number_in(text, "vm"), Some(1001));
+        assert_eq!(number_in(text, "root"), Some(0));
+        for name in ["", "bad", "v", "x", "vm:x"] {
+            assert_eq!(number_in(text, name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_nobody_is_blamed_on_the_key() {
+        let text = |name: &str| Some(name.to_owned());
+        let who = |user, group, peer_user| SocketOwner {
+            user,
+            group,
+            peer_user,
+            mode: None,
+        };
+        for (owner, key, expected) in [
+            (who(text("no-such"), None, None), SocketKey::User, USERS),
+            (who(None, text("no-such"), None), SocketKey::Group, GROUPS),
+            (who(None, None, text("no-such")), SocketKey::PeerUser, USERS),
+            (
+                who(None, None, text("4294967295")),
+                SocketKey::PeerUser,
+                USERS,
+            ),
+            (
+                who(None, text("99999999999"), None),
+                SocketKey::Group,
+                GROUPS,
+            ),
+        ] {
+            let no = look_up(&owner).unwrap_err();
+            assert_eq!(no.key, key);
+            assert!(no.expected.contains(expected), "{no:?}");
+        }
+        let named = look_up(&who(None, text("17"), text("root"))).unwrap();
+        assert_eq!(
+            (named.group, named.peer),
+            (Some(Gid::from_raw(17)), Some(0))
+        );
+    }
+}

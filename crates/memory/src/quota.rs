@@ -1,0 +1,294 @@
+//! What one port may map, and how ports share what the process has.
+//!
+//! A front end can name terabytes that it does not have (sparse files, the same file again and again). Two things are then used up:
+//! address space, of which a process has 128 TiB, and places in the table of mappings, which is kept well below the system's
+//! limit of 65530 mappings a process (`vm.max_map_count`). Both are shared out as switches share the memory of their
+//! packet buffers (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): each port has a part of its own, and beyond
+//! that an eighth of what is left of the common part. So a usual guest always gets in, a large one gets what it needs on a usual host,
+//! and however many ports take all they can, something is left for the next.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::MemoryError;
+
+/// Ports that have a part of their own.
+pub const PORTS: u64 = 1024;
+/// Most bytes that are mapped for one port for good: guest memory, dirty log and in-flight areas.
+pub const MAX_BYTES: u64 = 4 << 40;
+
+/// Most mappings for one port: all regions, a dirty log, and in-flight areas that running queues keep.
+const MAX_MAPPINGS: u64 = 640;
+/// Mappings of all ports together.
+pub(crate) const MAPPINGS: u64 = 32 << 10;
+
+/// 112 TiB of 128: what a change of one port's memory maps for a moment, and all else that a process has, needs its room, too.
+const BYTES_RULE: Rule = Rule {
+    most: MAX_BYTES,
+    total: 112 << 40,
+    own: 32 << 30,
+};
+const MAPPINGS_RULE: Rule = Rule {
+    most: MAX_MAPPINGS,
+    total: MAPPINGS,
+    own: 16,
+};
+
+/// The part of what is left that one port may have.
+const PART: u64 = 8;
+
+/// Address space and mappings: held, or asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Bytes of address space.
+    pub bytes: u64,
+    /// Mappings.
+    pub mappings: u64,
+}
+
+impl Amount {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            mappings: self.mappings.saturating_add(other.mappings),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            mappings: self.mappings.saturating_sub(other.mappings),
+        }
+    }
+}
+
+impl std::iter::Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Self::plus)
+    }
+}
+
+/// How one resource is shared out.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    /// Of one port.
+    most: u64,
+    /// Of all together.
+    total: u64,
+    /// What each port may have, whatever others have.
+    own: u64,
+}
+
+impl Rule {
+    fn beyond(self, held: u64) -> u64 {
+        held.saturating_sub(self.own)
+    }
+
+    /// Whether a port may hold `wanted` when others hold so much beyond their own parts.
+    fn allows(self, wanted: u64, others: u64) -> bool {
+        let common = self.total - PORTS * self.own;
+        self.beyond(wanted) <= common.saturating_sub(others) / PART
+    }
+}
+
+/// What is held beyond the ports' own parts.
+#[derive(Debug)]
+struct Common {
+    bytes: AtomicU64,
+    mappings: AtomicU64,
+}
+
+static COMMON: Common = Common::new();
+
+impl Common {
+    const fn new() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            mappings: AtomicU64::new(0),
+        }
+    }
+
+    /// A port's holding changes. The sums wrap on their way down.
+    fn change(&self, from: Amount, to: Amount) {
+        let change = |sum: &AtomicU64, rule: Rule, from, to| {
+            let more = rule.beyond(to).wrapping_sub(rule.beyond(from));
+            sum.fetch_add(more, Ordering::Relaxed);
+        };
+        change(&self.bytes, BYTES_RULE, from.bytes, to.bytes);
+        change(&self.mappings, MAPPINGS_RULE, from.mappings, to.mappings);
+    }
+}
+
+/// What one connection of a port holds. Mappings that are made within it count until they are unmapped, whoever keeps them.
+#[derive(Debug)]
+pub struct Quota {
+    common: &'static Common,
+    held: Mutex<Amount>,
+    stuck: AtomicBool,
+}
+
+impl Quota {
+    /// A quota of the whole process's.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Self::of(&COMMON)
+    }
+
+    fn of(common: &'static Common) -> Arc<Self> {
+        Arc::new(Self {
+            common,
+            held: Mutex::default(),
+            stuck: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether `more` may be mapped in place of `less`, which is held until then. To be asked before anything is mapped.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMuch`], [`MemoryError::NoShare`].
+    pub fn admit(&self, more: Amount, less: Amount) -> Result<(), MemoryError> {
+        let held = *self.held();
+        let wanted = held.plus(more).minus(less);
+        if wanted.bytes > BYTES_RULE.most || wanted.mappings > MAPPINGS_RULE.most {
+            return Err(MemoryError::TooMuch);
+        }
+        let fits = |rule: Rule, wanted, held, all: &AtomicU64| {
+            let others = all.load(Ordering::Relaxed).wrapping_sub(rule.beyond(held));
+            rule.allows(wanted, others)
+        };
+        let Common { bytes, mappings } = self.common;
+        let both = fits(BYTES_RULE, wanted.bytes, held.bytes, bytes)
+            && fits(MAPPINGS_RULE, wanted.mappings, held.mappings, mappings);
+        if both {
+            Ok(())
+        } else {
+            Err(MemoryError::NoShare)
+        }
+    }
+
+    /// What is mapped within this quota.
+    #[must_use]
+    pub fn in_use(&self) -> Amount {
+        *self.held()
+    }
+
+    /// Whether the system would not unmap something: it stays mapped and counts for ever. Whose it is should not map more.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take(&self, amount: Amount) {
+        self.change(|held| held.plus(amount));
+    }
+
+    pub(crate) fn give_back(&self, amount: Amount) {
+        self.change(|held| held.minus(amount));
+    }
+
+    pub(crate) fn set_stuck(&self) {
+        self.stuck.store(true, Ordering::Release);
+    }
+
+    fn change(&self, to: impl Fn(Amount) -> Amount) {
+        let mut held = self.held();
+        let (before, after) = (*held, to(*held));
+        self.common.change(before, after);
+        *held = after;
+    }
+
+    fn held(&self) -> MutexGuard<'_, Amount> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Amount = Amount {
+        bytes: 0,
+        mappings: 0,
+    };
+
+    fn bytes(bytes: u64) -> Amount {
+        Amount { bytes, mappings: 0 }
+    }
+
+    /// As many ports as there may be.
+    fn ports() -> Vec<Arc<Quota>> {
+        let common: &'static Common = Box::leak(Box::new(Common::new()));
+        (0..PORTS).map(|_| Quota::of(common)).collect()
+    }
+
+    /// Takes pieces of this size as long as it gets any.
+    fn take_all(quota: &Quota, piece: Amount) {
+        while quota.admit(piece, NOTHING).is_ok() {
+            quota.take(piece);
+        }
+    }
+
+    #[test]
+    fn one_port_has_at_most_4_tib() {
+        let quota = &ports()[0];
+        assert!(quota.admit(bytes(MAX_BYTES), NOTHING).is_ok());
+        let refused = quota.admit(bytes(MAX_BYTES + 1), NOTHING);
+        assert!(matches!(refused, Err(MemoryError::TooMuch)));
+        quota.take(bytes(3 << 40));
+        assert!(quota.admit(bytes(3 << 40), NOTHING).is_err());
+        // In place of what is there, which goes when the new is mapped.
+        assert!(quota.admit(bytes(3 << 40), bytes(3 << 40)).is_ok());
+        quota.give_back(bytes(3 << 40));
+        assert_eq!(quota.in_use(), NOTHING);
+        assert!(quota.admit(bytes(MAX_BYTES), NOTHING).is_ok());
+    }
+
+    #[test]
+    fn places_are_left_for_the_next_port_whatever_others_take() {
+        let ports = ports();
+        let one = Amount {
+            bytes: 4096,
+            mappings: 1,
+        };
+        let taken = ports.iter().map(|quota| {
+            take_all(quota, one);
+            quota.in_use().mappings
+        });
+        let taken: Vec<_> = taken.collect();
+        assert!(taken[0] >= 512, "all regions of a port that is alone");
+        assert!(taken[33] >= 64, "{} after 33 ports", taken[33]);
+        assert_eq!(taken[1023], MAPPINGS_RULE.own, "the last one's own part");
+        assert!(taken.iter().sum::<u64>() <= MAPPINGS);
+    }
+
+    #[test]
+    fn address_space_is_left_for_the_next_port_whatever_others_take() {
+        let ports = ports();
+        let gib = bytes(1 << 30);
+        let taken = ports.iter().map(|quota| {
+            take_all(quota, bytes(MAX_BYTES / 64));
+            take_all(quota, gib);
+            quota.in_use().bytes
+        });
+        let taken: Vec<_> = taken.collect();
+        assert!(taken[..8].iter().all(|taken| *taken == MAX_BYTES));
+        assert!(taken[33] >= 256 << 30, "{} after 33 ports", taken[33]);
+        assert!(taken[1023] >= BYTES_RULE.own - gib.bytes, "its own part");
+        assert!(taken.iter().sum::<u64>() <= BYTES_RULE.total);
+    }
+
+    #[test]
+    fn what_is_given_back_is_everybodys() {
+        let ports = ports();
+        for _ in 0..3 {
+            ports
+                .iter()
+                .for_each(|quota| take_all(quota, bytes(64 << 30)));
+            assert!(ports[0].admit(bytes(64 << 30), NOTHING).is_err());
+            for quota in &ports {
+                quota.give_back(quota.in_use());
+            }
+        }
+        assert!(ports[0].admit(bytes(MAX_BYTES), NOTHING).is_ok());
+    }
+}

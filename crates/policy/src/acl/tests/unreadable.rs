@@ -1,0 +1,204 @@
+//! Frames whose headers cannot be read, and those that a receiver reads otherwise than their types say.
+
+use proptest::prelude::*;
+use wire::build::{PacketBuilder, TcpFields};
+use wire::flow::KeyState;
+use wire::{EtherType, FlowKey, MacAddr, Parsed, VlanTci};
+
+use super::decided::{denied, key, list, program, rule, stations};
+use super::*;
+use crate::guard::{Guard, Guards};
+use crate::{Action, DropReason, Program, decide};
+
+const UNREADABLE: Action = Action::Drop(DropReason::Unreadable);
+
+/// A list from `vm1` with one rule.
+fn with(action: &str, rest: &str) -> Program {
+    let attached = "segments = [\"lan\"]";
+    program(&list("l", "from-guest", attached, &rule("r", action, rest)))
+}
+
+#[test]
+fn what_cannot_be_read_passes_no_list_that_looks_there() {
+    let of = |rest: &str, state| {
+        let key = key(2, 0).with_state(state);
+        let decision = decide(&with("allow", rest), &stations(), &key);
+        let by = decision.from_guest.unwrap().by;
+        assert_eq!(decision.action == UNREADABLE, by == By::Unreadable);
+        decision.action == UNREADABLE
+    };
+    let (l3, l4) = (KeyState::L3_MALFORMED, KeyState::L4_UNKNOWN);
+    let hidden = KeyState::HIDDEN;
+    let ethernet = "source_mac = \"02:00:00:00:00:01\"";
+    assert_eq!([l3, l4, hidden].map(|s| of(ethernet, s)), [false; 3]);
+    let other = "ether_type = \"0x88cc\"";
+    assert_eq!([l3, l4, hidden].map(|s| of(other, s)), [false; 3]);
+    for named in ["ipv4", "ipv6", "arp"] {
+        let rest = format!("ether_type = \"{named}\"");
+        let found = [l3, l4, hidden].map(|s| of(&rest, s));
+        assert_eq!(found, [false, false, true], "{named}");
+    }
+    let addresses = "source = [\"10.0.0.0/8\"]";
+    assert_eq!(
+        [l3, l4, hidden].map(|s| of(addresses, s)),
+        [true, false, true]
+    );
+    let transport = "protocol = \"tcp\"";
+    assert_eq!([l3, l4, hidden].map(|s| of(transport, s)), [true; 3]);
+}
+
+#[test]
+fn an_unreadable_frame_is_named_so_unless_a_rule_denies_it_too() {
+    let to = |name, ports, rules: &str| list(name, "to-guest", ports, rules);
+    let no_tcp = to(
+        "t",
+        "ports = [\"vm2\", \"vm3\"]",
+        &rule("r", "drop", "protocol = \"tcp\""),
+    );
+    let hidden = |to: u8| {
+        key(to, 0)
+            .with_ethertype(EtherType(0x88a8))
+            .with_state(KeyState::HIDDEN)
+    };
+    let action = |text: &str, to| decide(&program(text), &stations(), &hidden(to)).action;
+    assert_eq!(action(&no_tcp, 2), UNREADABLE);
+    let open = Action::Unicast {
+        port: PortId(4),
+        tag: None,
+    };
+    assert_eq!(action(&no_tcp, 4), open);
+    // Of a flood, those are left out who cannot tell; where nobody is left, it is dropped.
+    let flood = decide(&program(&no_tcp), &stations(), &hidden(9));
+    assert_eq!(
+        (flood.action, flood.excluded().collect::<Vec<_>>()),
+        (Action::flood(LAN), vec![PortId(2), PortId(3)])
+    );
+    let all = |action| no_tcp.clone() + &to("all", "ports = [\"vm4\"]", &rule("r", action, ""));
+    assert_eq!(action(&all("drop"), 9), denied());
+    assert_eq!(
+        action(&all("reject"), 9),
+        Action::Drop(DropReason::AclRejected)
+    );
+    let everybody = no_tcp.replace("\"vm3\"", "\"vm3\", \"vm4\"");
+    assert_eq!(action(&everybody, 9), UNREADABLE);
+}
+
+#[test]
+fn hidden_frames_share_no_flow_with_others_where_lists_look_for_them() {
+    let program = with("drop", "protocol = \"tcp\"");
+    let opaque = key(2, 0).with_ethertype(EtherType(0x88a8)).with_ip_proto(0);
+    let passes = decide(&program, &stations(), &opaque);
+    assert_ne!(passes.action, UNREADABLE);
+    let hidden = opaque.with_state(KeyState::HIDDEN);
+    assert_ne!(hidden.masked(&passes.mask), opaque.masked(&passes.mask));
+    let ethernet = with("drop", "destination_mac = \"02:00:00:00:00:03\"");
+    let passes = decide(&ethernet, &stations(), &hidden);
+    assert!(!passes.mask.is_long(), "nobody looks above Ethernet");
+}
+
+/// From station 1 to station 2.
+fn frame() -> PacketBuilder {
+    let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
+    PacketBuilder::new(mac(1), mac(2))
+}
+
+fn packet() -> impl Strategy<Value = PacketBuilder> {
+    let v4 = (0..3u8, 0..3u8).prop_map(|(a, b)| frame().ipv4([10, 0, 0, a], [10, 0, b, 2]));
+    let v6 = (0..3u16, 0..3u16).prop_map(|(a, b)| {
+        let ip = |net, host| std::net::Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host);
+        frame().ipv6(ip(a, 1), ip(b, 2))
+    });
+    let port = || prop_oneof![Just(22u16), Just(80), Just(53)];
+    let transport = (0..4, port(), port());
+    (prop_oneof![v4, v6.clone(), v6], transport, any::<bool>()).prop_map(
+        |(packet, (which, src_port, dst_port), arp)| match which {
+            0 => packet.tcp(TcpFields {
+                src_port,
+                dst_port,
+                ..TcpFields::default()
+            }),
+            1 => packet.udp(src_port, dst_port),
+            2 => packet.icmp(8, 0, [0; 4]),
+            _ if arp => frame().arp_request([10, 0, 0, 1], [10, 0, 1, 2]),
+            _ => packet.protocol(47).payload(&[0; 8]),
+        },
+    )
+}
+
+/// What a receiver looks through: headers before the transport's, and what stands around the packet.
+fn hiding() -> impl Strategy<Value = (Vec<u8>, Vec<&'static [u8]>)> {
+    let extension = prop_oneof![Just(0u8), Just(43), Just(51), Just(51), Just(60)];
+    let around = [
+        &[0x88, 0xa8, 0, 0][..],
+        &[0x81, 0, 0xe0, 0],
+        &[0, 90, 0xaa, 0xaa, 3, 0, 0, 0],
+        &[0, 90, 0xaa, 0xaa, 3, 0, 0, 0xf8],
+        &[0, 90, 0xab, 0xab, 0x13, 0, 0, 0],
+    ];
+    let around = prop::sample::select(around.to_vec());
+    // Nobody looks for LLC in SNAP.
+    let one_snap = |all: &Vec<&[u8]>| all.iter().filter(|one| one.len() > 4).count() < 2;
+    let around = prop::collection::vec(around, 0..3).prop_filter("one SNAP", one_snap);
+    (prop::collection::vec(extension, 0..6), around)
+}
+
+/// Rules that drop something, and let the rest pass.
+fn rules() -> impl Strategy<Value = Program> {
+    let one = prop_oneof![
+        Just("protocol = \"tcp\"\ndestination_ports = [22]"),
+        Just("protocol = \"udp\""),
+        Just("protocol = \"udp\"\nsource_ports = [53]"),
+        Just("protocol = \"icmp\""),
+        Just("protocol = \"icmpv6\"\nicmp_type = 8"),
+        Just("source = [\"10.0.0.0/31\", \"2001:db8::/48\"]"),
+        Just("destination = [\"10.0.1.0/24\"]"),
+        Just("ether_type = \"ipv6\""),
+        Just("ether_type = \"arp\""),
+    ];
+    prop::collection::vec(one, 1..4).prop_map(|all| {
+        let named = all
+            .iter()
+            .enumerate()
+            .map(|(n, rest)| rule(&format!("r{n}"), "drop", rest));
+        program(&list(
+            "l",
+            "to-guest",
+            "ports = [\"vm2\"]",
+            &named.collect::<String>(),
+        ))
+    })
+}
+
+fn action(program: &Program, frame: &[u8]) -> Action {
+    let key = FlowKey::new(1, &Parsed::parse(frame, frame.len()));
+    decide(program, &stations(), &key).action
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn what_a_list_drops_it_drops_in_every_wrapping(
+        packet in packet(),
+        (extensions, around) in hiding(),
+        tag in prop_oneof![Just(None), Just(Some(0u16))],
+        program in rules(),
+    ) {
+        if !matches!(action(&program, &packet.build()), Action::Drop(_)) {
+            return Ok(());
+        }
+        let extend = |packet: PacketBuilder, kind: &u8| packet.extension(*kind, &[0; 10]);
+        let packet = extensions.iter().fold(packet, extend);
+        let mut frame = match tag {
+            Some(vid) => packet.vlan(VlanTci::new(vid)).build(),
+            None => packet.build(),
+        };
+        for before in around {
+            frame.splice(12..12, before.iter().copied());
+        }
+        prop_assert!(matches!(action(&program, &frame), Action::Drop(_)), "{frame:x?}");
+        let guard = Guard { no_router: true, ..Guard::default() };
+        let guarded = program.with_guards([(PortId(1), guard)].into_iter().collect::<Guards>());
+        prop_assert!(matches!(action(&guarded, &frame), Action::Drop(_)), "{frame:x?}");
+    }
+}
