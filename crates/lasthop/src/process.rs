@@ -36,7 +36,7 @@ pub(crate) fn main(
         Ok(()) => ExitCode::SUCCESS,
         // A peer is gone, which the supervisor knows and has said.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            tracing::info!("{name} ends: {error}");
+            tracing::info!("{name}: {error}");
             ExitCode::FAILURE
         }
         Err(error) => {
