@@ -28,6 +28,7 @@ pub mod mirrors;
 pub mod owners;
 pub mod peer;
 pub mod records;
+pub mod rules;
 pub mod shared;
 pub mod state;
 pub mod supervision;

@@ -1,5 +1,6 @@
 //! The records in the rings between the switch and control.
 
+use policy::acl::RuleId;
 use policy::{Action, SegmentId};
 use port::PortId;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,8 @@ pub enum Answer {
         learned: bool,
         /// Whom a flood leaves out.
         except: Vec<PortId>,
+        /// The rules of access lists that decided, [`MAX_RULES`](crate::rules::MAX_RULES) at most: the flow's frames are counted for them.
+        rules: Vec<RuleId>,
         /// The program by which it was decided. If another one runs by now, nothing is cached, and only this upcall is
         /// answered.
         epoch: u64,
@@ -59,6 +62,8 @@ pub enum Answer {
         action: Action,
         /// Whom a flood leaves out.
         except: Vec<PortId>,
+        /// The rules that decided.
+        rules: Vec<RuleId>,
         /// Of the program by which it was decided: another one floods to others.
         epoch: u64,
     },

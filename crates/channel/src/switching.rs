@@ -17,6 +17,7 @@ use crate::figures::{QueueCounts, Waits, WorkerFigures};
 use crate::flows::{CachedFlow, FlowsWanted, FoundFlow};
 use crate::limits::Limits;
 use crate::mirrors::Mirror;
+use crate::rules::RuleUse;
 
 /// Who connects to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,6 +98,8 @@ pub enum Order {
     /// From now on, only processes of the user with this number may connect to the port's socket; or all that can. It comes before the port,
     /// and is forgotten with it.
     SetPeer(PortId, Option<u32>),
+    /// Report what was counted for rules since that was reported last.
+    CountRules,
 }
 
 /// A numbered request.
@@ -286,4 +289,6 @@ pub enum Report {
         /// Why.
         reason: Option<String>,
     },
+    /// What was counted for some rules; more may follow. It is not told again.
+    Rules(Vec<RuleUse>),
 }

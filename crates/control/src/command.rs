@@ -20,6 +20,7 @@ use channel::capture::Reader;
 use crate::capture::Places;
 use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
+use crate::rule_counts::Counted;
 use crate::wanted::{Change, Difference, changed, version};
 
 /// How long a client waits for the engine.
@@ -140,6 +141,8 @@ pub enum Command {
     Trace(TraceRequest, Reply<TraceDocument>),
     /// Which flows are the busiest?
     Flows(FlowsFilter, Reply<FlowsDocument>),
+    /// What was counted for rules?
+    RuleCounts(Reply<Counted>),
     /// Copy the frames of the port of this name.
     Capture(String, Box<CaptureQuery>, Reply<Begun>),
     /// End the capture of this number.
@@ -309,6 +312,14 @@ impl EngineHandle {
     /// As [`EngineHandle::status`].
     pub async fn flows(&self, filter: FlowsFilter) -> Answer<FlowsDocument> {
         self.ask(|reply| Command::Flows(filter, reply)).await
+    }
+
+    /// Asks [`Command::RuleCounts`].
+    ///
+    /// # Errors
+    /// As [`EngineHandle::status`].
+    pub async fn rule_counts(&self) -> Answer<Counted> {
+        self.ask(Command::RuleCounts).await
     }
 
     /// Sends one command and waits for its answer, both within [`PATIENCE`].

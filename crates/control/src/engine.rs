@@ -28,6 +28,7 @@ mod peers;
 mod plan;
 mod questions;
 mod reports;
+mod rule_counts;
 mod saved;
 mod sockets;
 mod start;
@@ -73,6 +74,7 @@ use metrics::MetricsDoor;
 use peers::{PATIENCE, SupervisorPeer, SwitchPeer};
 pub use plan::{Basis, Plan};
 use questions::Questions;
+use rule_counts::{RuleQuestions, deciding};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
@@ -163,6 +165,7 @@ pub struct Engine {
     /// Where metrics are served.
     metrics: Option<MetricsDoor>,
     inquiries: Inquiries,
+    rule_questions: RuleQuestions,
     /// Another control changes and saves what is wanted; see `doors`.
     frozen: bool,
 }
@@ -269,11 +272,13 @@ impl Engine {
             captures: Captures::default(),
             metrics: None,
             inquiries: Inquiries::default(),
+            rule_questions: RuleQuestions::default(),
             frozen: start.frozen,
         };
         engine.adopt_program(adopted.epoch);
         engine.adopt_bound(&adopted.stations, adopted.epoch == 0)?;
         engine.adopt_pins();
+        engine.adopt_rule_counts();
         engine.adopt_learned(&adopted.stations);
         engine.reconcile().map_err(io::Error::other)?;
         engine.check_flows()?;
@@ -369,6 +374,7 @@ impl Engine {
                 upcall,
                 action,
                 except,
+                rules: deciding(&decision),
                 epoch: self.program.epoch(),
             });
         }
@@ -385,6 +391,7 @@ impl Engine {
             segment,
             learned,
             except: decision.excluded().collect(),
+            rules: deciding(&decision),
             epoch: self.program.epoch(),
         });
     }
@@ -443,8 +450,11 @@ impl Engine {
         self.ticks += 1;
         let effects = self.fdb.expire(self.now());
         self.carry_out(effects);
-        if self.asked.is_none() && self.ticks.is_multiple_of(TICKS_PER_REPORT) {
-            self.ask_for_stations()?;
+        if self.ticks.is_multiple_of(TICKS_PER_REPORT) {
+            if self.asked.is_none() {
+                self.ask_for_stations()?;
+            }
+            self.count_rules()?;
         }
         self.end_unwanted_captures()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
@@ -507,6 +517,7 @@ impl Engine {
                 drop(reply.send(self.purge_flows(port.as_deref())));
             }
             Command::Trace(request, reply) => drop(reply.send(self.trace(&request))),
+            Command::RuleCounts(reply) => self.ask_for_rule_counts(reply),
             Command::Flows(filter, reply) => self.ask_for_flows(&filter, reply),
             Command::Capture(port, query, reply) => {
                 drop(reply.send(self.capture(&port, &query)));

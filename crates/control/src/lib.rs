@@ -6,6 +6,7 @@
 //! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
 //! * [`capture`] makes files of the frames that the switch copies for a client.
 //! * [`metrics`] writes what is known for Prometheus.
+//! * [`rule_counts`] has what was counted for the rules of access lists.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
 //!
 //! Control decides and never touches a guest's memory.
@@ -18,6 +19,7 @@ pub mod engine;
 pub mod learning;
 pub mod metrics;
 mod objects;
+pub mod rule_counts;
 pub mod server;
 mod trace;
 pub mod wanted;

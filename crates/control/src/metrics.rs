@@ -11,6 +11,8 @@ use channel::figures::WorkerFigures;
 use channel::switching::{PortState, SwitchFigures};
 use port::counters::PortCounts;
 
+use crate::rule_counts::Counted;
+
 pub use text::Format;
 
 /// What metrics are made of.
@@ -30,6 +32,8 @@ pub struct Facts {
     pub stations: u64,
     /// What mirrors have copied.
     pub mirrors: Vec<MirrorStats>,
+    /// What was counted for rules when the switch was asked last.
+    pub rules: Counted,
 }
 
 /// What is counted at a port.

@@ -27,8 +27,11 @@
 //! | `DELETE /v1/access/lists/{name}` | | 204 |
 //! | `PUT /v1/access/lists/{list}/rules/{rule}` | `RuleSpec` | 200 `RuleSpec` |
 //! | `DELETE /v1/access/lists/{list}/rules/{rule}` | | 204 |
+//! | `GET /v1/access/counts?list=L&limit=N` | | 200 `AccessCounts` |
+//! | `GET /v1/access/address_sets/{name}` | | 200 `AddressSet` |
 //! | `PUT /v1/access/address_sets/{name}` | `AddressSet` | 200 `AddressSet` |
 //! | `DELETE /v1/access/address_sets/{name}` | | 204 |
+//! | `GET /v1/access/groups/{name}` | | 200 `Group` |
 //! | `PUT /v1/access/groups/{name}` | `Group` | 200 `Group` |
 //! | `DELETE /v1/access/groups/{name}` | | 204 |
 //! | `GET /v1/mirrors` | | 200 `MirrorsDocument` |
@@ -164,11 +167,15 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/access/warnings", get(access::warnings))
         .route(
             "/v1/access/address_sets/{name}",
-            put(access::put_set).delete(access::remove_set),
+            get(access::show_set)
+                .put(access::put_set)
+                .delete(access::remove_set),
         )
         .route(
             "/v1/access/groups/{name}",
-            put(access::put_group).delete(access::remove_group),
+            get(access::show_group)
+                .put(access::put_group)
+                .delete(access::remove_group),
         )
         .route(
             "/v1/access/lists/{list}/rules/{rule}",
@@ -184,6 +191,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/ports/{name}/stats", get(h::port_stats))
         .route("/v1/fdb", get(h::fdb).delete(h::flush_fdb))
         .route("/v1/flows", get(h::trace::flows).delete(h::trace::purge))
+        .route("/v1/access/counts", get(access::counts))
         .route("/v1/openapi.json", get(h::openapi))
         .route("/metrics", get(h::metrics))
         .fallback(h::unknown_path)

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use channel::flows::FlowsWanted;
+use channel::rules::RuleUse;
 use channel::switching::{MAX_STATIONS, Station, StationUse};
 use policy::guard::Bound;
 use policy::{Lookup, SegmentId};
@@ -63,6 +64,8 @@ pub enum Errand {
     Busiest(FlowsWanted),
     /// Forget the flows that would be decided otherwise with what control knows.
     Check(Arc<Known>),
+    /// Count flows for the rules that decided about them.
+    CountRules,
     /// Nothing: only what was to be done before.
     Settle,
 }
@@ -76,6 +79,8 @@ pub struct Finished {
     pub stations: HashMap<Station, u32>,
     /// The busiest flows, if they were asked for.
     pub busiest: Option<Busiest>,
+    /// What was counted for rules, if that was asked.
+    pub rules: Vec<RuleUse>,
 }
 
 #[derive(Debug)]
@@ -105,6 +110,7 @@ impl Errands {
                 Errand::Busiest(wanted) => Some(Busiest::new(*wanted)),
                 _ => None,
             },
+            rules: Vec::new(),
         };
         match errand {
             Errand::Settle => self.finished.push(finished),
@@ -153,8 +159,12 @@ impl<P: Port> Switch<P> {
                 None => Progress::Done,
             },
             Errand::Check(known) => self.check_flows(at, &**known, effort),
+            Errand::CountRules => self.flows.count_rules(at, effort),
             Errand::Settle => Progress::Done,
         };
+        if let (Errand::CountRules, Progress::Done) = (&running.errand, progress) {
+            running.finished.rules = self.flows.rules.take(now);
+        }
         match progress {
             Progress::Done => self.to_do.errands.finished.push(running.finished),
             Progress::GoOn(next) => {

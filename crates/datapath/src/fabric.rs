@@ -303,7 +303,7 @@ impl<P: Port> Fabric<P> {
             Action::Flood {
                 segment,
                 left_out: which,
-            } => self.flood(segment, left_out.get(which), priority, frame),
+            } => self.flood(segment, left_out.get(which.0), priority, frame),
             Action::Drop(reason) => {
                 self.count_lost(frame.from, reason, 1);
                 if reason == DropReason::AclRejected {

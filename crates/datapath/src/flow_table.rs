@@ -27,26 +27,31 @@ mod effort;
 mod exact;
 mod flows;
 mod index;
-mod left_out;
+mod lists;
 #[cfg(test)]
 mod records;
+mod rules;
 mod stations;
 mod told;
 mod upkeep;
 mod used;
 
-use policy::{Action, SegmentId};
+use policy::{Action, PortId, SegmentId};
 use wire::flow::{FlowKey, FlowMask, LOW_WORDS, MaskedHash, PlainMask};
 
 pub(crate) use effort::{CHANGE, SEEK};
 pub use effort::{Effort, PIECE};
 use exact::{Exact, Found};
-use flows::{Flow, Flows, NONE};
+use flows::{Flow, Flows, MaybeSegment, NONE, Ruled};
 use index::Index;
-pub(crate) use left_out::LeftOutLists;
+use lists::Lists;
+use rules::RuleCounts;
 use stations::Stations;
 pub use told::Busiest;
 pub use upkeep::Progress;
+
+/// Ports that floods leave out.
+pub(crate) type LeftOutLists = Lists<PortId>;
 
 /// Flows in the largest table.
 pub const MAX_FLOWS: usize = index::MAX_SLOTS;
@@ -64,6 +69,8 @@ pub struct Origin {
     pub segment: Option<SegmentId>,
     /// Control has learned the source, and wants to hear of its use.
     pub learned: bool,
+    /// The number of the list of rules that decided, see [`FlowTable::hold_rules`].
+    pub rules: u16,
 }
 
 /// The flows of one mask.
@@ -105,6 +112,7 @@ pub struct FlowTable {
     flows: Flows,
     stations: Stations,
     pub(crate) left_out: LeftOutLists,
+    pub(crate) rules: RuleCounts,
     /// There while there is more than one tuple.
     exact: Option<Exact>,
     /// The hash of the level that is asked first: of the only mask, or of what all masks count.
@@ -133,6 +141,7 @@ impl FlowTable {
             flows: Flows::new(flows),
             stations: Stations::new(flows, seed),
             left_out: LeftOutLists::default(),
+            rules: RuleCounts::default(),
             exact: None,
             first: MaskedHash::new(&FlowMask::NONE, seed),
             seed,
@@ -209,6 +218,31 @@ impl FlowTable {
         frames: u64,
         now: u64,
     ) -> Option<Action> {
+        Some(self.use_flow(key, probe, frames, now)?.action)
+    }
+
+    /// The same where [rules are counted](Self::counts_rules): notes the frames' bytes, too.
+    #[inline]
+    pub(crate) fn lookup_counting_bytes(
+        &mut self,
+        key: &FlowKey,
+        probe: Probe,
+        (frames, bytes): (u64, u64),
+        now: u64,
+    ) -> Option<Action> {
+        let flow = self.use_flow(key, probe, frames, now)?;
+        flow.add_bytes(bytes);
+        Some(flow.action)
+    }
+
+    #[inline(always)]
+    fn use_flow(
+        &mut self,
+        key: &FlowKey,
+        probe: Probe,
+        frames: u64,
+        now: u64,
+    ) -> Option<&mut Flow> {
         let (installations, mut slot) = ((probe.place >> 32) as u32, probe.place as u32);
         if installations != self.installations || !self.matches(slot, key) {
             slot = self.search(key)?;
@@ -216,7 +250,7 @@ impl FlowTable {
         let flow = self.flows.get_mut(slot)?;
         flow.packets += frames;
         flow.used = now as u32;
-        Some(flow.action)
+        Some(flow)
     }
 
     /// The decision for a frame's key, noting its use.
@@ -299,7 +333,8 @@ impl FlowTable {
             hash,
             packets: 0,
             action,
-            segment: origin.segment,
+            ruled: Ruled::by(origin.rules),
+            segment: MaybeSegment::from(origin.segment),
             used: now as u32,
             tuple: at as u8,
             learned: origin.learned,
@@ -310,14 +345,18 @@ impl FlowTable {
 
     /// Gives a flow another decision.
     fn change(&mut self, slot: u32, action: Action, origin: Origin, now: u64) {
+        self.count_for_rules(slot);
         let Some(mut flow) = self.flows.get(slot).cloned() else {
             return;
         };
         self.stations.remove(slot, &flow);
-        self.left_out.hold_more(action.left_out());
-        self.left_out.release(flow.action.left_out());
+        self.left_out.hold_more(action.left_out().0);
+        self.left_out.release(flow.action.left_out().0);
+        self.rules.lists.hold_more(origin.rules);
+        self.rules.lists.release(flow.ruled.rules());
         (flow.action, flow.used) = (action, now as u32);
-        (flow.segment, flow.learned) = (origin.segment, origin.learned);
+        (flow.segment, flow.learned) = (origin.segment.into(), origin.learned);
+        flow.ruled = Ruled::by(origin.rules);
         self.stations.add(slot, &flow);
         self.flows.change(slot, flow);
     }
@@ -327,7 +366,8 @@ impl FlowTable {
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows += 1;
         let first = tuple.flows == 1;
-        self.left_out.hold_more(flow.action.left_out());
+        self.left_out.hold_more(flow.action.left_out().0);
+        self.rules.lists.hold_more(flow.ruled.rules());
         let high = tuple.hash.is_long().then_some(key.words());
         let every_port = tuple.mask().with_in_port() != *tuple.mask();
         let hash = flow.hash;
@@ -426,13 +466,15 @@ impl FlowTable {
     }
 
     fn forget(&mut self, slot: u32) {
+        self.count_for_rules(slot);
         let Some(flow) = self.flows.get(slot) else {
             return;
         };
         let tuple = &mut self.tuples[usize::from(flow.tuple)];
         tuple.flows -= 1;
         let last = tuple.flows == 0;
-        self.left_out.release(flow.action.left_out());
+        self.left_out.release(flow.action.left_out().0);
+        self.rules.lists.release(flow.ruled.rules());
         self.stations.remove(slot, flow);
         self.index.remove(flow.hash, slot);
         self.flows.remove(slot);

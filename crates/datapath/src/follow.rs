@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 
 use channel::records::{Answer, Stale, key_from_words, mask_from_words};
-use policy::{Action, Outdated, PortId, Program, SegmentId};
+use policy::{Action, LeftOut, Outdated, PortId, Program, SegmentId};
 use port::{DropReason, Port};
 use wire::MacAddr;
-use wire::flow::FlowKey;
+use wire::flow::{FlowKey, FlowMask};
 
 use crate::errand::{Errand, Errands};
 use crate::flow_table::{CHANGE, Effort, Origin, Progress, SEEK};
@@ -150,42 +150,43 @@ impl<P: Port> Switch<P> {
                 segment,
                 learned,
                 except,
+                rules,
                 epoch,
             } => {
                 let (key, mask) = (key_from_words(&key), mask_from_words(&mask));
-                let origin = Origin { segment, learned };
                 self.note_answered(upcall);
                 self.to_do.effort.charge(CHANGE);
-                if epoch != self.program().epoch() {
-                    // It is an answer to what was asked before the program changed, and nothing more.
-                    self.answer_once(upcall, action, except, epoch);
-                    return;
-                }
-                let Some(left_out) = self.flows.left_out.hold(except) else {
-                    // Nobody gets it who might be one of them.
-                    let nobody = Action::Drop(DropReason::UpcallFull);
-                    return self.answer_once(upcall, nobody, Vec::new(), epoch);
+                let rules = self.flows.hold_rules(rules);
+                let origin = Origin {
+                    segment,
+                    learned,
+                    rules,
                 };
-                let action = action.leaving_out(left_out);
-                self.flows.install(&key, &mask, action, origin, now);
-                let frames = self.parking.release_covered(upcall, &key, &mask);
-                self.send_on(action, frames);
-                self.flows.left_out.release(left_out);
+                let decided = (action, except);
+                // An answer to what was asked before the program changed is that, and nothing more.
+                match epoch == self.program().epoch() {
+                    true => self.install(upcall, (&key, &mask), decided, origin, now),
+                    false => self.answer_once(upcall, decided, (rules, epoch), now),
+                }
+                self.flows.release_rules(rules);
             }
             Answer::Once {
                 upcall,
                 action,
                 except,
+                rules,
                 epoch,
             } => {
                 self.to_do.effort.charge(SEEK);
                 self.note_answered(Some(upcall));
-                self.answer_once(Some(upcall), action, except, epoch);
+                let rules = self.flows.hold_rules(rules);
+                self.answer_once(Some(upcall), (action, except), (rules, epoch), now);
+                self.flows.release_rules(rules);
             }
             Answer::Reply { upcall, frame } => {
                 self.to_do.effort.charge(SEEK);
                 self.note_answered(Some(upcall));
-                self.reply(upcall, &frame);
+                self.reply(upcall, &frame, now);
             }
             Answer::Forget(Stale::Station { segment, mac }) => {
                 self.to_do.effort.charge(SEEK);
@@ -199,13 +200,34 @@ impl<P: Port> Switch<P> {
         }
     }
 
+    /// Remembers a decision, and does what it says with the frames that waited for it.
+    fn install(
+        &mut self,
+        upcall: Option<u64>,
+        (key, mask): (&FlowKey, &FlowMask),
+        (action, except): (Action, Vec<PortId>),
+        origin: Origin,
+        now: u64,
+    ) {
+        let Some(left_out) = self.flows.left_out.hold(except) else {
+            // Nobody gets it who might be one of them.
+            let nobody = (Action::Drop(DropReason::UpcallFull), Vec::new());
+            return self.answer_once(upcall, nobody, (0, self.program().epoch()), now);
+        };
+        let action = action.leaving_out(LeftOut(left_out));
+        self.flows.install(key, mask, action, origin, now);
+        let frames = self.parking.release_covered(upcall, key, mask);
+        self.send_on(action, frames, origin.rules, now);
+        self.flows.left_out.release(left_out);
+    }
+
     /// Answers one question, and remembers nothing. If whom a flood leaves out was said of other members, it is asked again.
     fn answer_once(
         &mut self,
         upcall: Option<u64>,
-        action: Action,
-        except: Vec<PortId>,
-        epoch: u64,
+        (action, except): (Action, Vec<PortId>),
+        (rules, epoch): (u16, u64),
+        now: u64,
     ) {
         let Some(upcall) = upcall else {
             return;
@@ -219,28 +241,37 @@ impl<P: Port> Switch<P> {
         let frames = waiting.into_frames().collect();
         match self.flows.left_out.hold(except) {
             Some(left_out) => {
-                self.send_on(action.leaving_out(left_out), frames);
+                let action = action.leaving_out(LeftOut(left_out));
+                self.send_on(action, frames, rules, now);
                 self.flows.left_out.release(left_out);
             }
-            None => self.send_on(Action::Drop(DropReason::UpcallFull), frames),
+            None => self.send_on(Action::Drop(DropReason::UpcallFull), frames, 0, now),
         }
     }
 
     /// Answers the sender of a frame that waited, with the tag that it came with.
-    fn reply(&mut self, upcall: u64, frame: &[u8]) {
+    fn reply(&mut self, upcall: u64, frame: &[u8], now: u64) {
         let Some(waiting) = self.parking.release(upcall) else {
             return;
         };
         let (asker, tag) = (waiting.port(), waiting.key.vlan());
         let asked = waiting.into_frames().collect();
-        self.send_on(Action::Drop(DropReason::Answered), asked);
+        self.send_on(Action::Drop(DropReason::Answered), asked, 0, now);
         self.send_own(asker, tag, frame);
     }
 
-    /// Does with frames that waited what control says.
-    fn send_on(&mut self, action: Action, frames: Vec<(FlowKey, ParkedFrame)>) {
+    /// Does with frames that waited what control says, by these rules.
+    fn send_on(
+        &mut self,
+        action: Action,
+        frames: Vec<(FlowKey, ParkedFrame)>,
+        rules: u16,
+        now: u64,
+    ) {
         let bytes = frames.iter().map(|(_, frame)| frame.bytes()).sum();
         self.to_do.effort.charge_frames(frames.len(), bytes);
+        let packets = frames.len() as u64;
+        self.flows.count_unflowed(rules, packets, bytes as u64, now);
         self.execute_parked(action, frames);
     }
 }

@@ -315,6 +315,7 @@ impl Process {
                 self.remove_port(id)?;
                 return Ok(self.take_out(number, id));
             }
+            Order::CountRules => return Ok(self.count_rules(number)),
             Order::Stations { within_ms } => return Ok(self.find_stations(number, within_ms)),
             Order::Check(stations, bound) => {
                 return Ok(self.check_flows(number, &stations, &bound));

@@ -318,15 +318,29 @@ impl<P: Port> Switch<P> {
     }
 
     /// Adds what is to be done with the trains from `at` on to the runs, up to the first one without a flow, whose place is
-    /// returned. Not inlined: with one place that looks flows up, that is inlined here.
-    #[inline(never)]
+    /// returned.
+    #[inline]
     fn find_all(&mut self, at: usize, now: u64) -> Option<usize> {
+        match self.flows.counts_rules() {
+            true => self.find_flows::<true>(at, now),
+            false => self.find_flows::<false>(at, now),
+        }
+    }
+
+    /// The same. `BYTES`: those of each flow are counted. Not inlined: with one place that looks flows up, that is inlined here.
+    #[inline(never)]
+    fn find_flows<const BYTES: bool>(&mut self, at: usize, now: u64) -> Option<usize> {
         for (index, train) in self.trains.iter().enumerate().skip(at) {
             let frames = train.frames.clone();
             let count = frames.len() as u64;
-            let found = self
-                .flows
-                .lookup_prepared(&train.key, train.probe, count, now);
+            let found = if BYTES {
+                let used = (count, self.batch.bytes(frames.clone()));
+                self.flows
+                    .lookup_counting_bytes(&train.key, train.probe, used, now)
+            } else {
+                self.flows
+                    .lookup_prepared(&train.key, train.probe, count, now)
+            };
             let Some(action) = found else {
                 return Some(index);
             };

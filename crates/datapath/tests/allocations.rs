@@ -115,6 +115,7 @@ fn install(switch: &mut Switch<GuestPort>, action: Action) {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 1,
         },
         0,

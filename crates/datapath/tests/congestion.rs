@@ -64,6 +64,7 @@ impl Scene {
                     segment: None,
                     learned: false,
                     except: Vec::new(),
+                    rules: Vec::new(),
                     epoch: 0,
                 },
                 0,

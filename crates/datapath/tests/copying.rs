@@ -67,6 +67,7 @@ impl Bench {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         };
         switch.answer(answer, 0);

@@ -127,6 +127,7 @@ fn send_to(switch: &mut Switch<GuestPort>, from: PortId, to: PortId) {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         },
         0,

@@ -238,6 +238,7 @@ impl World {
                 segment: None,
                 learned: false,
                 except: Vec::new(),
+                rules: Vec::new(),
                 epoch: 0,
             },
             0,

@@ -43,6 +43,7 @@ fn one_way(counters: Counters) -> Switch<datapath::guest::GuestPort> {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         },
         0,

@@ -6,7 +6,7 @@ use port::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use wire::{FlowKey, FlowMask, MacAddr};
 
-use crate::acl::{Direction, Looked, Point, ProfileId, Rules, Ruling};
+use crate::acl::{Direction, Looked, Point, ProfileId, RuleId, Rules, Ruling};
 use crate::explain::{self, Destination, Nobody, Step, Witness};
 use crate::guard::Bound;
 use crate::model::SegmentId;
@@ -95,6 +95,8 @@ pub struct Decision {
     /// What the receivers' access lists say: of the one receiver; or of those receivers of a flood that do not get the
     /// frame, or for which a rule decides that is logged, in ascending order.
     pub to_guest: Vec<Receiver>,
+    /// Rules that let a flood pass to those of its receivers of which nothing is said there, each once.
+    pub passing: Vec<RuleId>,
 }
 
 /// What a receiver's access lists say.
@@ -118,6 +120,16 @@ impl Decision {
     pub fn rulings(&self) -> impl Iterator<Item = &Ruling> {
         let receivers = self.to_guest.iter().map(|receiver| &receiver.ruling);
         self.from_guest.iter().chain(receivers)
+    }
+
+    /// Every rule that has decided anything about the frame, once.
+    #[must_use]
+    pub fn rules(&self) -> Vec<RuleId> {
+        let named = self.rulings().filter_map(|ruling| Some(ruling.rule()?.id));
+        let mut rules: Vec<_> = named.chain(self.passing.iter().copied()).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        rules
     }
 }
 
@@ -216,7 +228,7 @@ fn decide_within(
         };
     }
     let action = forward(program, fdb, segment, key, told);
-    let (action, to_guest) = asked.receivers(program, action, told);
+    let (action, Said { to_guest, passing }) = asked.receivers(program, action, told);
     Decision {
         action,
         mask: asked.mask(),
@@ -224,6 +236,7 @@ fn decide_within(
         learn: Some((segment, key.smac())),
         from_guest: Some(from_guest),
         to_guest,
+        passing,
     }
 }
 
@@ -261,7 +274,15 @@ fn unasked(action: Action, segment: Option<SegmentId>) -> Decision {
         learn: None,
         from_guest: None,
         to_guest: Vec::new(),
+        passing: Vec::new(),
     }
+}
+
+/// What the receivers' access lists say: see [`Decision`].
+#[derive(Default)]
+struct Said {
+    to_guest: Vec<Receiver>,
+    passing: Vec<RuleId>,
 }
 
 /// What the access lists were asked about one key, and what of it they looked at.
@@ -316,18 +337,23 @@ impl<'p> Asked<'p> {
         program: &Program,
         action: Action,
         told: &mut impl Witness,
-    ) -> (Action, Vec<Receiver>) {
+    ) -> (Action, Said) {
         match action {
-            Action::Drop(_) => (action, Vec::new()),
+            Action::Drop(_) => (action, Said::default()),
             Action::Unicast { port, .. } => {
                 let ruling = self.receiver(port, told);
                 let denied = || Action::Drop(denial([&ruling]));
                 let action = if ruling.allows() { action } else { denied() };
-                (action, vec![Receiver { port, ruling }])
+                let said = Said {
+                    to_guest: vec![Receiver { port, ruling }],
+                    ..Said::default()
+                };
+                (action, said)
             }
             Action::Flood { segment, .. } => {
                 let (gets_it, said) = self.flooded(program, segment, told);
-                let denied = || Action::Drop(denial(said.iter().map(|receiver| &receiver.ruling)));
+                let rulings = || said.to_guest.iter().map(|receiver| &receiver.ruling);
+                let denied = || Action::Drop(denial(rulings()));
                 (if gets_it { action } else { denied() }, said)
             }
         }
@@ -340,10 +366,10 @@ impl<'p> Asked<'p> {
         program: &Program,
         segment: SegmentId,
         told: &mut impl Witness,
-    ) -> (bool, Vec<Receiver>) {
+    ) -> (bool, Said) {
         let ingress = PortId(self.point.in_port());
         let mut known: BTreeMap<ProfileId, Ruling> = BTreeMap::new();
-        let mut said = Vec::new();
+        let mut to_guest = Vec::new();
         let mut members = 0;
         for member in program.flood(segment, ingress) {
             members += 1;
@@ -355,11 +381,14 @@ impl<'p> Asked<'p> {
             let logged = ruling.rule().is_some_and(|rule| rule.log.is_some());
             if logged || !ruling.allows() {
                 let (port, ruling) = (member.port, ruling.clone());
-                said.push(Receiver { port, ruling });
+                to_guest.push(Receiver { port, ruling });
             }
         }
-        let gets_it = members == 0 || known.values().any(Ruling::allows);
-        (gets_it, said)
+        let mut passing = known.values().filter(|ruling| ruling.allows()).peekable();
+        let gets_it = members == 0 || passing.peek().is_some();
+        let passing = passing.filter_map(|ruling| Some(ruling.rule()?.id));
+        let passing = passing.collect();
+        (gets_it, Said { to_guest, passing })
     }
 
     fn mask(&self) -> FlowMask {

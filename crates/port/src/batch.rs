@@ -420,6 +420,14 @@ impl Batch {
         &self.frames[..self.len]
     }
 
+    /// Bytes of some of the frames.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, frames: Range<usize>) -> u64 {
+        let frames = self.frames().get(frames).unwrap_or_default();
+        frames.iter().map(|frame| u64::from(frame.len())).sum()
+    }
+
     /// Makes a frame's private head as long as it can be, for whoever looks further than at Ethernet. What was
     /// copied before stays as it is; what follows is read now, once.
     pub fn deepen(&mut self, index: usize) {

@@ -126,6 +126,14 @@ impl Problem {
         Self::new(ProblemKind::NotFound, format!("there is no port `{name}`"))
     }
 
+    /// There is no access list called `name` (404).
+    pub fn no_such_list(name: &str) -> Self {
+        Self::new(
+            ProblemKind::NotFound,
+            format!("there is no access list `{name}`"),
+        )
+    }
+
     /// Lasthop cannot do it now (503).
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(ProblemKind::Unavailable, detail)

@@ -78,6 +78,7 @@ impl Engine {
             workers: figures.workers,
             ticks_per_second: self.counters.ticks_per_second(),
             mirrors: self.mirror_stats(),
+            rules: self.counted(),
             stations: self.fdb.list(self.now()).len() as u64,
         })
     }

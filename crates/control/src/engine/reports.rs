@@ -18,6 +18,7 @@ impl Engine {
             match report {
                 Report::Stations(uses) => self.note_use(&uses),
                 Report::Done { number, error } => {
+                    self.rules_are_told(number, error.as_deref())?;
                     self.flows_are_told(number, error);
                     if let Some((_, asked)) = self.asked.take_if(|(n, _)| *n == number) {
                         self.heard = asked;
@@ -37,6 +38,7 @@ impl Engine {
                         _ => tracing::debug!(port, ?phase, reason),
                     }
                 }
+                Report::Rules(uses) => self.note_rules(&uses),
                 Report::Flows(number, part) => self.inquiries.flows.note(number, part),
                 Report::Adopted { .. }
                 | Report::PortStates(..)

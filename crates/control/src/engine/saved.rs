@@ -10,12 +10,14 @@ use std::time::Duration;
 use api::v1::{AccessModel, WantedState};
 use channel::state::{Part, StateFile};
 use policy::SegmentId;
+use policy::acl::RuleId;
 use policy::guard::Bound;
 use port::PortId;
 use serde::{Deserialize, Serialize};
 use wire::MacAddr;
 
 use super::numbers::Numbers;
+use crate::rule_counts::Count;
 use lists::Lists;
 pub(super) use lists::Written;
 
@@ -36,6 +38,9 @@ pub struct Saved {
     /// What is bound at ports.
     #[serde(default)]
     pub bound: BTreeMap<PortId, Bound>,
+    /// What was counted for rules, of those that were hit last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rule_counts: Vec<(RuleId, Count)>,
     /// The wanted access lists in a document of a version that had them in there.
     #[serde(default, skip_serializing)]
     access: Arc<AccessModel>,

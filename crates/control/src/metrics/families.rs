@@ -8,6 +8,7 @@ use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
 use super::{Facts, PortFacts};
+use crate::rule_counts::Count;
 
 /// All states that a port can be in.
 const STATES: [PortState; 7] = [
@@ -30,6 +31,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     work(facts, page);
     workers(facts, page);
     mirrors(facts, page);
+    rules(facts, page);
     ports(facts, page);
     queues(facts, page);
     drivers(facts, page);
@@ -54,6 +56,31 @@ fn host(facts: &Facts, page: &mut Page) {
     let mut family = page.family(Kind::Gauge, "lasthop_segment_ports", help);
     for segment in &status.segments {
         family.sample(&[("segment", &segment.name)], segment.ports.len());
+    }
+}
+
+/// Rules with metrics: more would make a page that is too long to collect every few seconds.
+const RULES: usize = 1000;
+
+fn rules(facts: &Facts, page: &mut Page) {
+    let busiest: Vec<_> = facts.rules.busiest(RULES).collect();
+    let families: [(_, _, fn(&Count) -> u64); 2] = [
+        (
+            "lasthop_acl_rule_packets",
+            "Frames about which a rule of an access list has decided, of the 1000 rules with the most, up to five seconds ago.",
+            |count| count.packets,
+        ),
+        (
+            "lasthop_acl_rule_bytes",
+            "Bytes of the frames about which a rule of an access list has decided.",
+            |count| count.bytes,
+        ),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(Kind::Counter, name, help);
+        for (list, rule, count) in &busiest {
+            family.sample(&[("list", list), ("rule", rule)], value(count));
+        }
     }
 }
 

@@ -4,10 +4,15 @@ use api::v1::{
     DriverStatus, MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState,
     ProcessStatus, SegmentStatus, StatusDocument,
 };
+use std::sync::Arc;
+use std::time::Duration;
+
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
+use channel::rules::RuleUse;
 use channel::switching::{
     FrontEnds, PortConfig, PortPhase, PortState, QueueState, Role, SwitchFigures,
 };
+use policy::acl::RuleId;
 use port::counters::{PortCounts, Ticks, Traffic};
 use port::{DropReason, PortId, REASONS};
 use serde_json::Value;
@@ -128,7 +133,26 @@ fn facts() -> Facts {
             },
             lost: [("receiver-full".to_owned(), 2)].into(),
         }],
+        rules: rules(),
     }
+}
+
+/// One rule has decided, and another has not.
+fn rules() -> Counted {
+    let model = r#"{"lists": [{"name": "in", "direction": "to-guest", "ports": ["vm1"],
+        "rules": [{"name": "web", "action": "allow"}, {"name": "rest", "action": "drop"}]}]}"#;
+    let uses = RuleUse {
+        rule: RuleId::of("in", "web"),
+        packets: 4,
+        bytes: 240,
+        idle_ms: 0,
+    };
+    let mut counted = Counted {
+        access: Arc::new(serde_json::from_str(model).unwrap()),
+        ..Counted::default()
+    };
+    counted.counts.add(&[uses], Duration::ZERO);
+    counted
 }
 
 #[test]
@@ -177,6 +201,14 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         (
             "lasthop_worker_processor_seconds_total{worker=\"1\",kind=\"helper\"}",
             1.5,
+        ),
+        (
+            "lasthop_acl_rule_packets_total{list=\"in\",rule=\"web\"}",
+            4.0,
+        ),
+        (
+            "lasthop_acl_rule_bytes_total{list=\"in\",rule=\"web\"}",
+            240.0,
         ),
         ("lasthop_upcall_seconds_bucket{le=\"0.00001\"}", 1.0),
         ("lasthop_upcall_seconds_bucket{le=\"0.00005\"}", 1.0),

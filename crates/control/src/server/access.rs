@@ -1,16 +1,16 @@
 //! What is done for the paths of access lists.
 
 use api::v1::{
-    AccessListSpec, AccessModel, AccessWarnings, AddressSet, Group, Problem, ProblemKind, RuleSpec,
-    Shadow,
+    AccessCounts, AccessListSpec, AccessModel, AccessWarnings, AddressSet, CountsFilter, Group,
+    Problem, ProblemKind, RuleSpec, Shadow,
 };
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_now, with_tag};
+use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_now, query, with_tag};
 use super::requests::{Done, document, malformed, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{AccessChange, Change, check_access};
@@ -76,13 +76,26 @@ pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Respons
     Ok(with_tag(&wanted, Json(warnings)))
 }
 
+/// What was counted for rules
+///
+/// Frames about which each rule has decided, their bytes, and when the last of them came. A rule that is changed keeps its counts.
+#[utoipa::path(get, operation_id = "list_access_counts", path = "/v1/access/counts", params(CountsFilter), responses((status = 200, body = AccessCounts)))]
+pub(super) async fn counts(
+    State(engine): State<EngineHandle>,
+    filter: Result<Query<CountsFilter>, QueryRejection>,
+) -> Done<Json<AccessCounts>> {
+    let filter = query(filter)?;
+    let counted = engine.rule_counts().await?;
+    Ok(Json(counted.document(&filter)?))
+}
+
 /// One access list
 #[utoipa::path(get, operation_id = "get_access_list", path = "/v1/access/lists/{name}", params(NamePath), responses((status = 200, body = AccessListSpec)))]
 pub(super) async fn show_list(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
     let name = name(path)?;
     let wanted = engine.wanted().await?;
     let list = wanted.state.access.list(&name);
-    let list = list.ok_or_else(|| nothing("access list", &name))?;
+    let list = list.ok_or_else(|| Problem::no_such_list(&name))?;
     Ok(with_tag(&wanted, Json(list)))
 }
 
@@ -142,6 +155,17 @@ pub(super) async fn remove_rule(
     gone(&engine, &headers, AccessChange::RemoveRule(list, rule)).await
 }
 
+/// One set of addresses
+#[utoipa::path(get, operation_id = "get_address_set", path = "/v1/access/address_sets/{name}", params(NamePath), responses((status = 200, body = AddressSet)))]
+pub(super) async fn show_set(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
+    let name = name(path)?;
+    let wanted = engine.wanted().await?;
+    let mut sets = wanted.state.access.address_sets.iter();
+    let set = sets.find(|set| set.name == name);
+    let set = set.ok_or_else(|| nothing("address set", &name))?;
+    Ok(with_tag(&wanted, Json(set)))
+}
+
 /// Want this set of addresses
 #[utoipa::path(put, operation_id = "put_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), request_body = AddressSet, responses(
     (status = 200, body = AddressSet)
@@ -167,6 +191,17 @@ pub(super) async fn remove_set(
     headers: HeaderMap,
 ) -> Done<Response> {
     gone(&engine, &headers, AccessChange::RemoveSet(name(path)?)).await
+}
+
+/// One group of ports
+#[utoipa::path(get, operation_id = "get_group", path = "/v1/access/groups/{name}", params(NamePath), responses((status = 200, body = Group)))]
+pub(super) async fn show_group(State(engine): State<EngineHandle>, path: Name) -> Done<Response> {
+    let name = name(path)?;
+    let wanted = engine.wanted().await?;
+    let mut groups = wanted.state.access.groups.iter();
+    let group = groups.find(|group| group.name == name);
+    let group = group.ok_or_else(|| nothing("group", &name))?;
+    Ok(with_tag(&wanted, Json(group)))
 }
 
 /// Want this group of ports

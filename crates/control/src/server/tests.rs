@@ -24,6 +24,7 @@ use super::*;
 use crate::command::{Answer, Begun, Changed, Command, Request, Wanted, engine_channel};
 use crate::engine::{Basis, Plan};
 use crate::metrics::Facts;
+use crate::rule_counts::Counted;
 use crate::wanted;
 
 /// A capture of one frame, which has ended.
@@ -98,6 +99,13 @@ impl FakeEngine {
                 port: request.port,
                 ..TraceDocument::default()
             }))),
+            Command::RuleCounts(reply) => {
+                let access = Arc::clone(&self.wanted.access);
+                drop(reply.send(Ok(Counted {
+                    access,
+                    ..Counted::default()
+                })));
+            }
             Command::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
             Command::Capture(port, query, reply) => drop(reply.send(begin_capture(&port, &query))),
             Command::EndCapture(_, reply) => drop(reply.send(Ok(()))),

@@ -288,6 +288,7 @@ impl Scene {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         };
         self.switch.answer(answer, NOW);

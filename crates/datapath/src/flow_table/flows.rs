@@ -25,7 +25,8 @@ pub(super) struct Flow {
     pub(super) hash: u64,
     pub(super) packets: u64,
     pub(super) action: Action,
-    pub(super) segment: Option<SegmentId>,
+    pub(super) ruled: Ruled,
+    pub(super) segment: MaybeSegment,
     /// Milliseconds by the clock of the caller, modulo 2^32.
     pub(super) used: u32,
     /// Number of its mask.
@@ -36,6 +37,44 @@ pub(super) struct Flow {
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
+/// The rules that decided, and the bytes of frames since they were counted for these: a number of 16 bits, and above it one of 48.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ruled(u64);
+
+impl Ruled {
+    /// By the rules of the list of this number; no bytes yet.
+    pub(super) fn by(rules: u16) -> Self {
+        Self(rules.into())
+    }
+
+    /// The number of their list; 0: no rule decided.
+    pub(super) fn rules(self) -> u16 {
+        self.0 as u16
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        self.0 >> 16
+    }
+}
+
+/// A segment or none, in two bytes: numbers of segments end below [`policy::MAX_SEGMENTS`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct MaybeSegment(u16);
+
+const _: () = assert!(policy::MAX_SEGMENTS <= u16::MAX as usize);
+
+impl From<Option<SegmentId>> for MaybeSegment {
+    fn from(segment: Option<SegmentId>) -> Self {
+        Self(segment.map_or(u16::MAX, |segment| segment.0))
+    }
+}
+
+impl From<MaybeSegment> for Option<SegmentId> {
+    fn from(segment: MaybeSegment) -> Self {
+        (segment.0 != u16::MAX).then_some(SegmentId(segment.0))
+    }
+}
+
 impl Flow {
     pub(super) fn is_free(&self) -> bool {
         self.tuple == FREE
@@ -44,6 +83,16 @@ impl Flow {
     /// Milliseconds since the last use.
     pub(super) fn idle(&self, now: u64) -> u32 {
         (now as u32).wrapping_sub(self.used)
+    }
+
+    pub(super) fn segment(&self) -> Option<SegmentId> {
+        self.segment.into()
+    }
+
+    /// Notes bytes of frames. Above 2^48, which is a day at 25 Gbit/s without anybody asking, they begin again at 0.
+    #[inline]
+    pub(super) fn add_bytes(&mut self, bytes: u64) {
+        self.ruled.0 = self.ruled.0.wrapping_add(bytes << 16);
     }
 
     pub(super) fn in_port(&self) -> u32 {
@@ -65,6 +114,8 @@ pub(super) struct Past {
     pub(super) made: u32,
     /// Packets when they were counted last, modulo 2^32.
     pub(super) counted: u32,
+    /// Packets that were counted for the rules that decided.
+    pub(super) ruled: u64,
 }
 
 /// A port's flows.
@@ -187,7 +238,10 @@ impl Flows {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.past[slot as usize] = Past { made, counted: 0 };
+        self.past[slot as usize] = Past {
+            made,
+            ..Past::default()
+        };
         self.used.set(slot, true);
         if let Some(words) = high {
             self.high.get_mut(slot as usize)[..HIGH_WORDS].copy_from_slice(&words[LOW_WORDS..]);
@@ -200,8 +254,16 @@ impl Flows {
         let old = self.slots[slot as usize].clone();
         self.count(&old, false);
         self.count(&flow, true);
-        self.past[slot as usize].made = flow.used;
+        let past = &mut self.past[slot as usize];
+        (past.made, past.ruled) = (flow.used, flow.packets);
         self.slots[slot as usize] = flow;
+    }
+
+    /// The frames of the flow in a slot were counted for its rules.
+    pub(super) fn ruled(&mut self, slot: u32) {
+        let flow = &mut self.slots[slot as usize];
+        flow.ruled = Ruled::by(flow.ruled.rules());
+        self.past[slot as usize].ruled = flow.packets;
     }
 
     /// What was with the flow in a slot.
@@ -267,7 +329,7 @@ impl Flows {
     /// The segment of the flow in a slot, if that goes to several ports or to nobody.
     pub(super) fn goes_to_not_one(&self, slot: u32) -> Option<SegmentId> {
         let flow = &self.slots[slot as usize];
-        flow.segment
+        flow.segment()
             .filter(|_| !flow.is_free() && flow.to().is_none())
     }
 

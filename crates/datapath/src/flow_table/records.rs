@@ -34,8 +34,9 @@ impl FlowTable {
             mask: *tuple.mask().words(),
             action: flow.action,
             origin: Origin {
-                segment: flow.segment,
+                segment: flow.segment(),
                 learned: flow.learned,
+                rules: flow.ruled.rules(),
             },
             packets: flow.packets,
             idle_ms: flow.idle(now),

@@ -48,7 +48,7 @@ pub(super) fn station(flow: &Flow, side: Side) -> Option<(SegmentId, MacAddr)> {
         Side::To => key.dmac(),
     };
     let one = !mac.is_multicast();
-    one.then_some((flow.segment?, mac))
+    one.then_some((flow.segment()?, mac))
 }
 
 impl Stations {

@@ -171,7 +171,7 @@ impl FlowTable {
             };
             let long = table.tuples[usize::from(flow.tuple)].hash.is_long();
             let right = decide(program, known, &table.flows.key(slot, long));
-            if right.segment == flow.segment && is_right(program, &right, flow.action) {
+            if right.segment == flow.segment() && is_right(program, &right, flow.action) {
                 return SEEK;
             }
             table.forget(slot);

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use channel::rules::RuleUse;
 use channel::switching::{Report, Station, StationUse};
+use policy::acl::RuleId;
 use policy::guard::Bound;
 use policy::{MAX_SEGMENTS, Outdated, Program, SegmentId};
 use port::PortId;
@@ -15,6 +17,8 @@ use crate::errand::{Errand, Finished, Known, note_uses};
 
 /// Stations in one message.
 const STATIONS_PER_REPORT: usize = 4096;
+/// Rules in one message.
+const RULES_PER_REPORT: usize = 4096;
 
 /// How far following an order has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +39,7 @@ struct Open {
     left: usize,
     stations: HashMap<Station, u32>,
     flows: Option<Together>,
+    rules: HashMap<RuleId, RuleUse>,
 }
 
 /// All of them.
@@ -62,6 +67,11 @@ impl Process {
     /// Finds the learned stations from which flows were used within so many milliseconds, and tells each once.
     pub(super) fn find_stations(&mut self, number: u64, within_ms: u32) -> Progress {
         self.begin(number, None, Errand::Stations { within_ms })
+    }
+
+    /// Tells what was counted for rules, and begins anew.
+    pub(super) fn count_rules(&mut self, number: u64) -> Progress {
+        self.begin(number, None, Errand::CountRules)
     }
 
     /// Forgets the flows that would be decided otherwise with these stations, and this bound at ports.
@@ -135,6 +145,7 @@ impl Process {
                 Errand::Busiest(wanted) => Some(Together::new(*wanted)),
                 _ => None,
             },
+            rules: HashMap::new(),
         };
         open.insert(ticket, order);
         self.workers
@@ -148,6 +159,7 @@ impl Process {
             ticket,
             stations,
             busiest,
+            rules,
         } = finished;
         let Some(open) = self.errands.open.get_mut(&ticket) else {
             return;
@@ -157,6 +169,10 @@ impl Process {
         note_uses(&mut open.stations, uses);
         if let (Some(flows), Some(busiest)) = (&mut open.flows, busiest) {
             flows.add(busiest);
+        }
+        for uses in rules {
+            let all = open.rules.entry(uses.rule);
+            all.and_modify(|all| all.add(&uses)).or_insert(uses);
         }
         open.left -= 1;
         if open.left > 0 {
@@ -168,6 +184,7 @@ impl Process {
         {
             self.report_stations(open.stations);
             self.report_flows(number, open.flows);
+            self.report_rules(open.rules);
             self.done(number, None);
         }
     }
@@ -179,6 +196,13 @@ impl Process {
             .collect();
         for some in uses.chunks(STATIONS_PER_REPORT) {
             self.report(&Report::Stations(some.to_vec()), &[]);
+        }
+    }
+
+    fn report_rules(&mut self, rules: HashMap<RuleId, RuleUse>) {
+        let uses: Vec<_> = rules.into_values().collect();
+        for some in uses.chunks(RULES_PER_REPORT) {
+            self.report(&Report::Rules(some.to_vec()), &[]);
         }
     }
 }

@@ -254,6 +254,7 @@ fn what_was_decided_under_another_program_is_not_cached() {
         segment: Some(BLUE),
         learned: true,
         except: Vec::new(),
+        rules: Vec::new(),
         epoch: 1,
     };
     // The frame was sent before the lists changed, and is not lost.
@@ -274,6 +275,7 @@ fn an_answer_that_is_not_cached_leaves_members_out_too() {
         upcall,
         action: Action::flood(BLUE),
         except: vec![PortId(6), PortId(2)],
+        rules: Vec::new(),
         epoch: 1,
     };
     let got = received(&mut bench, |b| b.switch.answer(once, b.now));
@@ -325,4 +327,67 @@ proptest! {
             prop_assert_eq!(got, wanted, "from {} to {} with {}", from, to, ALL[access]);
         }
     }
+}
+
+/// Port 1 may send UDP and nothing else; ports 2 and 3 take everything, by rules of their own.
+const COUNTED: &str = "
+[[acl]]
+name = 'out'
+direction = 'from-guest'
+ports = ['p1']
+rule = [{ name = 'udp', action = 'allow', protocol = 'udp' }, { name = 'rest', action = 'drop', priority = 0 }]
+[[acl]]
+name = 'in'
+direction = 'to-guest'
+ports = ['p2', 'p3']
+rule = [{ name = 'all', action = 'allow' }]
+";
+
+#[test]
+fn frames_are_counted_for_every_rule_that_decides_about_them_and_once_each() {
+    let mut bench = known();
+    bench.set_access(COUNTED);
+    assert_eq!(bench.counted(), [].into());
+    // The first one waits for the answer and has no flow.
+    bench.send_and_decide(1, &frame(1, 2));
+    let each = [("udp", (1, 100)), ("all", (1, 100))];
+    assert_eq!(bench.counted(), each.into());
+    for _ in 0..3 {
+        bench.send(1, &frame(1, 2));
+    }
+    assert_eq!(
+        bench.counted(),
+        [("udp", (3, 300)), ("all", (3, 300))].into()
+    );
+    assert_eq!(bench.counted(), [].into(), "it is told once");
+    // A flood goes to two ports by one rule.
+    let flood = udp(&Flow::v4(1, 77), &[7; 58]);
+    bench.send_and_decide(1, &flood);
+    bench.send(1, &flood);
+    assert_eq!(
+        bench.counted(),
+        [("udp", (2, 200)), ("all", (2, 200))].into()
+    );
+    // Who drops counts, too, and nobody else is asked.
+    bench.send_and_decide(1, &broadcast(1));
+    bench.send(1, &broadcast(1));
+    assert_eq!(bench.counted(), [("rest", (2, 200))].into());
+    // Without rules on the way, nothing is counted.
+    bench.send_and_decide(2, &frame(2, 1));
+    bench.send(2, &frame(2, 1));
+    assert_eq!(bench.counted(), [].into());
+}
+
+#[test]
+fn what_was_counted_stays_when_flows_go() {
+    let mut bench = known();
+    bench.set_access(COUNTED);
+    bench.send_and_decide(1, &frame(1, 2));
+    bench.send(1, &frame(1, 2));
+    bench.set_access("");
+    bench.send(1, &frame(1, 2));
+    assert_eq!(
+        bench.counted(),
+        [("udp", (2, 200)), ("all", (2, 200))].into()
+    );
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use channel::records::{Answer, Upcall};
 use channel::switching::Station;
-use policy::acl::{Names, Rules};
+use policy::acl::{Names, RuleId, Rules};
 use policy::guard::{Guard, Guards};
 use policy::{Action, Lookup, Model, PortMode, Program, Segment, SegmentId, decide};
 use port::counters::{Counters, Traffic};
@@ -297,6 +297,9 @@ pub(super) enum Move {
 }
 
 /// See the module.
+/// Names of rules that [`Bench::counted`] knows.
+const RULES: [&str; 4] = ["udp", "all", "arp", "rest"];
+
 pub(super) struct Bench {
     pub(super) switch: Switch<Any>,
     pub(super) ring: Ring,
@@ -377,6 +380,7 @@ impl Bench {
                     segment: decision.segment,
                     learned: decision.learn.is_some(),
                     except: decision.excluded().collect(),
+                    rules: decision.rules(),
                     epoch: self.program.epoch(),
                 },
                 self.now,
@@ -414,6 +418,24 @@ impl Bench {
         self.finish();
     }
 
+    /// What was counted for rules since the last call, by name; these are of the list `in`, or `out`.
+    pub(super) fn counted(&mut self) -> BTreeMap<&'static str, (u64, u64)> {
+        self.switch.begin(99, Errand::CountRules);
+        while self.switch.has_to_do() {
+            self.switch.go_on(self.now);
+        }
+        let finished = self.switch.take_finished().pop().expect("it is done");
+        let name = |id| {
+            let ids = RULES.map(|name| [RuleId::of("in", name), RuleId::of("out", name)]);
+            let at = ids.iter().position(|ids| ids.contains(&id));
+            RULES[at.expect("one of them")]
+        };
+        let counts = finished.rules.into_iter();
+        counts
+            .map(|uses| (name(uses.rule), (uses.packets, uses.bytes)))
+            .collect()
+    }
+
     /// What control knows.
     pub(super) fn known(&self) -> Arc<Known> {
         let known = self.fdb.0.iter();
@@ -448,6 +470,7 @@ impl Bench {
                 upcall,
                 action,
                 except: Vec::new(),
+                rules: Vec::new(),
                 epoch: self.program.epoch(),
             },
             self.now,

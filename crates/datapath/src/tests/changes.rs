@@ -58,6 +58,7 @@ fn flooded(upcall: Option<u64>, dmac: [u8; 6], epoch: u64) -> Answer {
         segment: Some(BLUE),
         learned: false,
         except: Vec::new(),
+        rules: Vec::new(),
         epoch,
     }
 }
@@ -127,6 +128,7 @@ fn a_flood_that_another_program_decided_is_asked_about_again() {
                     upcall,
                     action: Action::flood(BLUE),
                     except: vec![PortId(9)],
+                    rules: Vec::new(),
                     epoch,
                 },
             };

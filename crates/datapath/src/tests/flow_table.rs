@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use policy::acl::RuleId;
 use policy::{Action, Outdated, SegmentId};
 use port::PortId;
 use proptest::prelude::*;
@@ -51,19 +52,33 @@ struct Row {
 struct Oracle {
     lists: Vec<(FlowMask, Vec<Row>)>,
     room: usize,
+    /// Packets and bytes of rules.
+    counts: BTreeMap<RuleId, (u64, u64)>,
 }
 
 impl Oracle {
     fn new(room: usize) -> Self {
-        let lists = Vec::new();
-        Self { lists, room }
+        Self {
+            lists: Vec::new(),
+            room,
+            counts: BTreeMap::new(),
+        }
     }
 
     fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Action> {
+        self.lookup_of(key, 0, now)
+    }
+
+    fn lookup_of(&mut self, key: &FlowKey, bytes: u64, now: u64) -> Option<Action> {
+        let counts = &mut self.counts;
         self.lists.iter_mut().find_map(|(mask, rows)| {
             let row = rows.iter_mut().find(|r| r.key == key.masked(mask))?;
             row.packets += 1;
             row.used = now;
+            for rule in rules(row.action, row.key.in_port()) {
+                let count = counts.entry(rule).or_default();
+                *count = (count.0 + 1, count.1 + bytes);
+            }
             Some(row.action)
         })
     }
@@ -229,6 +244,7 @@ enum Step {
     ForgetStation(u16, u64),
     ForgetPort(u32),
     Stations(u32),
+    CountRules,
     Expire,
 }
 
@@ -251,8 +267,18 @@ fn a_step(keys: u64) -> impl Strategy<Value = Step> {
         2 => (0..2u16, 0..keys).prop_map(|(s, m)| Step::ForgetStation(s, m)),
         1 => (0..4u32).prop_map(Step::ForgetPort),
         1 => (0..200u32).prop_map(Step::Stations),
+        1 => Just(Step::CountRules),
         1 => Just(Step::Expire),
     ]
+}
+
+/// As good as random: those that decided for a flow.
+fn rules(action: Action, in_port: u32) -> Vec<RuleId> {
+    let Action::Unicast { port, .. } = action else {
+        panic!("none of these: {action:?}");
+    };
+    let all = [RuleId(7), RuleId(8)];
+    all[..(port.0 + in_port) as usize % 3].to_vec()
 }
 
 fn install(
@@ -264,12 +290,15 @@ fn install(
     let mask = masks()[mask];
     // As good as random: a segment or none, known or not.
     let segment = (action + key.in_port()) as u16 % 3;
+    let rules = table.hold_rules(rules(to(action), key.masked(&mask).in_port()));
     let origin = Origin {
         segment: (segment < 2).then_some(SegmentId(segment)),
         learned: !now.is_multiple_of(4),
+        rules,
     };
     let decision = (to(action), origin);
     let installed = table.install(key, &mask, to(action), origin, now);
+    table.release_rules(rules);
     assert_eq!(installed, oracle.install(key, &mask, decision, now));
 }
 
@@ -285,9 +314,16 @@ fn act(table: &mut FlowTable, oracle: &mut Oracle, step: &Step, now: u64) {
                     probe = table.approach(key, probe);
                 }
                 let now = now + n as u64;
-                let found = table.lookup_prepared(key, probe, 1, now);
-                assert_eq!(found, oracle.lookup(key, now), "{step:?}");
+                let found = table.lookup_counting_bytes(key, probe, (1, 100), now);
+                assert_eq!(found, oracle.lookup_of(key, 100, now), "{step:?}");
             }
+        }
+        Step::CountRules => {
+            walk(|at, effort| table.count_rules(at, effort));
+            let counted = table.rules.take(now).into_iter();
+            let counted = counted.map(|uses| (uses.rule, (uses.packets, uses.bytes)));
+            let expected = std::mem::take(&mut oracle.counts);
+            assert_eq!(counted.collect::<BTreeMap<_, _>>(), expected);
         }
         Step::Late(key, other, mask, action) => {
             let probe = table.prepare(key);
@@ -451,6 +487,7 @@ fn a_flow_keeps_its_count_when_its_action_changes() {
     let origin = Origin {
         segment: Some(SegmentId(4)),
         learned: true,
+        rules: 0,
     };
     table.install(&k, &mask, to(3), origin, 5);
     let records = table.records(8);

@@ -53,6 +53,7 @@ fn flow() -> Answer {
         segment: None,
         learned: false,
         except: Vec::new(),
+        rules: Vec::new(),
         epoch: 0,
     }
 }

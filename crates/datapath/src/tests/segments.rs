@@ -138,6 +138,7 @@ fn a_flooded_super_frame_is_summed_up_once() {
                 upcall: last.0.expect("a question"),
                 action: Action::flood(SegmentId(1)),
                 except: Vec::new(),
+                rules: Vec::new(),
                 epoch: 1,
             };
             switch.answer(once, 1);

@@ -30,6 +30,7 @@ fn table(stations: u64, now: u64) -> FlowTable {
         let origin = Origin {
             segment: Some(SegmentId(3)),
             learned: true,
+            rules: 0,
         };
         assert!(table.install(&key(1, station), &MASK, to(2), origin, now));
     }

@@ -17,6 +17,7 @@ const LAN: SegmentId = SegmentId(1);
 const LEARNED: Origin = Origin {
     segment: Some(LAN),
     learned: true,
+    rules: 0,
 };
 
 fn key(port: u32, smac: u64, dmac: u64) -> FlowKey {
@@ -213,6 +214,7 @@ fn answers_are_followed_in_pieces_and_nobody_asks_again_meanwhile() {
             segment: Some(BLUE),
             learned: true,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: bench.switch.program().epoch(),
         };
         bench.switch.answer(answer, bench.now);
@@ -251,6 +253,7 @@ fn a_check_sees_what_was_answered_before_it() {
         segment: Some(BLUE),
         learned: false,
         except: Vec::new(),
+        rules: Vec::new(),
         epoch: bench.switch.program().epoch(),
     };
     bench.switch.answer(answer, bench.now);

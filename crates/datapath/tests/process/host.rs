@@ -115,6 +115,7 @@ fn answer(program: &Program, upcall: &Upcall) -> Answer {
         segment: decision.segment,
         learned: decision.learn.is_some(),
         except: decision.excluded().collect(),
+        rules: Vec::new(),
         epoch: program.epoch(),
     }
 }

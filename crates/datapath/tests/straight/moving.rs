@@ -63,6 +63,7 @@ pub(crate) fn everything_to_one_port_on(workers: &Workers, threads: std::ops::Ra
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         };
         for thread in threads.clone() {

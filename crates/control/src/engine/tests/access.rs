@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use api::v1::{AccessModel, Problem, RuleSpec};
-use policy::acl::Names;
+use api::v1::{AccessModel, CountsFilter, Problem, RuleSpec};
+use channel::records::{Answer, Upcall};
+use channel::rules::RuleUse;
+use policy::acl::{Names, RuleId};
 use policy::{Action, DropReason, Outdated, PortId, SegmentId};
+use tokio::sync::oneshot;
+use wire::FlowKey;
 
 use super::world::{World, asked, flood, key, port, to};
 use crate::engine::{Engine, Plan};
@@ -260,4 +264,86 @@ fn wrong_lists_are_refused_before_the_engine_hears_of_them() {
     let change = AccessChange::All(Box::new(lists(wrong)));
     let problem = Plan::new(&engine.basis(), &asked(Change::Access(change))).unwrap_err();
     assert_eq!(problem.field.as_deref(), Some("access.lists[0].ports"));
+}
+
+/// Asks what was counted, and has the engine answer.
+fn counted(world: &World, engine: &mut Engine) -> Vec<(String, u64, u64)> {
+    let (reply, mut answer) = oneshot::channel();
+    engine.ask_for_rule_counts(reply);
+    world.settle(engine);
+    let counted = answer.try_recv().unwrap().unwrap();
+    let document = counted.document(&CountsFilter::default()).unwrap();
+    let rules = document.lists.into_iter().flat_map(|list| list.rules);
+    rules
+        .map(|rule| (rule.name, rule.packets, rule.bytes))
+        .collect()
+}
+
+fn uses(rule: &str, packets: u64) -> RuleUse {
+    RuleUse {
+        rule: RuleId::of("in", rule),
+        packets,
+        bytes: 60 * packets,
+        idle_ms: 5,
+    }
+}
+
+#[test]
+fn the_switch_hears_by_which_rules_was_decided() {
+    let (world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    let rules = |answer| match answer {
+        Answer::Install { rules, .. } => rules,
+        other => panic!("it is remembered, not {other:?}"),
+    };
+    let upcall = |key: FlowKey| Upcall {
+        id: 7,
+        key: *key.words(),
+        frame_len: 60,
+        headers: Vec::new(),
+    };
+    let all = vec![RuleId::of("in", "all")];
+    for (to, by) in [(3, all.clone()), (255, all), (2, vec![])] {
+        let answer = world.ask_with(&mut engine, &upcall(key(0, 1, to)));
+        assert_eq!(rules(answer), by, "to {to}");
+    }
+}
+
+#[test]
+fn what_was_counted_is_added_up_and_outlives_control() {
+    let (mut world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    assert_eq!(counted(&world, &mut engine), [("all".to_owned(), 0, 0)]);
+    for (new, sum) in [(3, 3), (0, 3), (4, 7)] {
+        world.switch().rules = vec![uses("all", new), uses("nobody's", 1)];
+        let expected = [("all".to_owned(), sum, 60 * sum)];
+        assert_eq!(counted(&world, &mut engine), expected);
+    }
+    engine.save().unwrap();
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    world.settle(&mut engine);
+    assert_eq!(counted(&world, &mut engine), [("all".to_owned(), 7, 420)]);
+    let facts = engine.facts().unwrap();
+    let busiest: Vec<_> = facts.rules.busiest(5).collect();
+    assert_eq!((busiest[0].0, busiest[0].1), ("in", "all"));
+}
+
+/// Who asks while a question is on its way gets the answer to the next one.
+#[test]
+fn everybody_who_asks_gets_what_is_known_then() {
+    let (world, mut engine) = world();
+    engine.set_access(closed()).unwrap();
+    let mut answers: Vec<_> = (0..40)
+        .map(|_| {
+            let (reply, answer) = oneshot::channel();
+            engine.ask_for_rule_counts(reply);
+            answer
+        })
+        .collect();
+    world.settle(&mut engine);
+    world.settle(&mut engine);
+    for answer in &mut answers {
+        answer.try_recv().unwrap().unwrap();
+    }
 }

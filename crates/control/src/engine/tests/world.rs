@@ -17,6 +17,7 @@ use channel::link::{self, Link, Received};
 use channel::mirrors::Mirror;
 use channel::owners::{NoSocket, SocketKey, SocketOwner};
 use channel::records::{Answer, Stale, Upcall, key_from_words};
+use channel::rules::RuleUse;
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
 use channel::supervision::{Ask, GuestWatch, ProcessInfo, SocketDir, Tell, WatchedGuests};
@@ -105,6 +106,8 @@ pub(super) struct Switch {
     pub(super) peers: BTreeMap<PortId, u32>,
     pub(super) mirrors: Vec<Mirror>,
     pub(super) program: Program,
+    /// What was counted for rules, and not told yet.
+    pub(super) rules: Vec<RuleUse>,
     /// What came with each program.
     pub(super) outdated: Vec<Option<Outdated>>,
     /// All ports are up.
@@ -339,6 +342,12 @@ impl Switch {
                         .unwrap();
                 }
             }
+            Order::CountRules => {
+                let uses = std::mem::take(&mut self.rules);
+                for part in uses.chunks(2) {
+                    link.send(&Report::Rules(part.to_vec()), &[]).unwrap();
+                }
+            }
             Order::Capture(order) => self.capture(link, &order),
             Order::EndCapture(id) => self.captures.retain(|(of, ..)| *of != id),
             Order::Check(stations, bound) => self.check(stations, bound),
@@ -373,6 +382,7 @@ fn short(order: &Order) -> Option<String> {
         | Order::Check(..)
         | Order::PortStates
         | Order::FindFlows(_)
+        | Order::CountRules
         | Order::Flows(_) => return None,
         Order::Capture(order) => format!("capture {} of {}", order.id, order.port.0),
         Order::EndCapture(id) => format!("end capture {id}"),

@@ -294,6 +294,7 @@ fn flooder_and_victim(weights: [u16; 2], rounds: usize) -> [[u64; 3]; 2] {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         };
         switch.answer(answer, 0);

@@ -1,0 +1,51 @@
+//! What was counted for the rules of access lists.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::Direction;
+
+/// Query of `GET /v1/access/counts`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct CountsFilter {
+    /// Only the rules of this list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    /// Only so many rules, those with the most packets, and only those with any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Answer of `GET /v1/access/counts`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessCounts {
+    /// Access lists, in their order.
+    pub lists: Vec<ListCounts>,
+}
+
+/// What was counted for the rules of one list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ListCounts {
+    /// The list's name.
+    pub name: String,
+    /// Which frames it is about.
+    pub direction: Direction,
+    /// Its rules, in their order.
+    pub rules: Vec<RuleCounts>,
+}
+
+/// What was counted for a rule: frames about which it has decided, each once, however many ports they go to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RuleCounts {
+    /// The rule's name.
+    pub name: String,
+    /// Frames.
+    pub packets: u64,
+    /// Bytes of these frames.
+    pub bytes: u64,
+    /// Milliseconds since the last of them; absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_hit_ms_ago: Option<u64>,
+}

@@ -1,0 +1,110 @@
+//! What has come of the rules of access lists: frames are counted at their flows, and flows for the rules that decided about them,
+//! when somebody asks, when a flow is decided anew and when it goes. So no frame knows of rules.
+
+use std::collections::HashMap;
+
+use channel::rules::{MAX_COUNTED, RuleUse};
+use policy::acl::RuleId;
+
+use super::effort::{Effort, LOOK, SEEK};
+use super::lists::Lists;
+use super::{FlowTable, Progress};
+
+/// What was counted for a rule since it was told last.
+#[derive(Clone, Copy, Debug)]
+struct Uses {
+    packets: u64,
+    bytes: u64,
+    /// When the last frame was, milliseconds by the clock of the caller, modulo 2^32.
+    used: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct RuleCounts {
+    /// Rules that decided together.
+    pub(super) lists: Lists<RuleId>,
+    uses: HashMap<RuleId, Uses>,
+}
+
+impl RuleCounts {
+    /// Counts frames for each rule of a list, the last of them at `used`. Beyond [`MAX_COUNTED`] rules, others are not counted.
+    pub(super) fn count(&mut self, rules: u16, packets: u64, bytes: u64, used: u32) {
+        for rule in self.lists.get(rules) {
+            if self.uses.len() >= MAX_COUNTED && !self.uses.contains_key(rule) {
+                continue;
+            }
+            let none = Uses {
+                packets: 0,
+                bytes: 0,
+                used,
+            };
+            let uses = self.uses.entry(*rule).or_insert(none);
+            uses.packets += packets;
+            uses.bytes += bytes;
+            let is_later = (used.wrapping_sub(uses.used) as i32) > 0;
+            uses.used = if is_later { used } else { uses.used };
+        }
+    }
+
+    /// What was counted since the last call.
+    pub(crate) fn take(&mut self, now: u64) -> Vec<RuleUse> {
+        let uses = std::mem::take(&mut self.uses).into_iter();
+        uses.map(|(rule, uses)| RuleUse {
+            rule,
+            packets: uses.packets,
+            bytes: uses.bytes,
+            idle_ms: (now as u32).wrapping_sub(uses.used),
+        })
+        .collect()
+    }
+}
+
+impl FlowTable {
+    /// Whether rules decided about any flow, so that the bytes of frames count.
+    #[inline]
+    pub(crate) fn counts_rules(&self) -> bool {
+        !self.rules.lists.is_empty()
+    }
+
+    /// The number of a list of rules, for [`Origin::rules`](super::Origin::rules), until
+    /// [`FlowTable::release_rules`]. 0, and nothing is counted for them, where there are too many others.
+    pub fn hold_rules(&mut self, rules: Vec<RuleId>) -> u16 {
+        self.rules.lists.hold(rules).unwrap_or(0)
+    }
+
+    /// See [`FlowTable::hold_rules`].
+    pub fn release_rules(&mut self, rules: u16) {
+        self.rules.lists.release(rules);
+    }
+
+    /// Counts frames that had no flow.
+    pub(crate) fn count_unflowed(&mut self, rules: u16, packets: u64, bytes: u64, now: u64) {
+        if packets > 0 {
+            self.rules.count(rules, packets, bytes, now as u32);
+        }
+    }
+
+    /// Counts a flow's frames for its rules, as far as that was not done.
+    pub(super) fn count_for_rules(&mut self, slot: u32) -> usize {
+        let Some(flow) = self.flows.get(slot).filter(|flow| !flow.is_free()) else {
+            return LOOK;
+        };
+        let (rules, packets, bytes) = (flow.ruled.rules(), flow.packets, flow.ruled.bytes());
+        let (used, new) = (flow.used, packets - self.flows.past(slot).ruled);
+        if rules == 0 || new == 0 {
+            return LOOK;
+        }
+        self.rules.count(rules, new, bytes, used);
+        self.flows.ruled(slot);
+        SEEK * (1 + self.rules.lists.get(rules).len())
+    }
+
+    /// Counts all flows for their rules, a piece from a place on.
+    pub(crate) fn count_rules(&mut self, at: usize, effort: &mut Effort) -> Progress {
+        if !self.counts_rules() {
+            return Progress::Done;
+        }
+        self.walk(at, effort, Self::count_for_rules)
+    }
+}
