@@ -131,6 +131,9 @@ impl Counted {
         ListCounts {
             name: list.name.clone(),
             direction: list.direction,
+            segments: list.segments.clone(),
+            groups: list.groups.clone(),
+            ports: list.ports.clone(),
             rules: rules.collect(),
         }
     }

@@ -277,6 +277,59 @@ m4       receiver-full       5
 }
 
 #[test]
+fn access_lists_are_shown_with_what_their_rules_were_used_for() {
+    let fake = Fake::start();
+    assert_eq!(fake.prints("acl list"), "no access lists\n");
+    let lists = r#"
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+[[group]]
+name = "web"
+ports = ["vm1"]
+[[acl]]
+name = "in"
+direction = "to-guest"
+groups = ["web"]
+ports = ["vm1"]
+rule = [{ name = "rest", action = "drop" }, { name = "http", action = "allow", priority = 9, protocol = "tcp", destination_ports = [80, "8000-8010"] }]
+[[acl]]
+name = "empty"
+direction = "from-guest"
+segments = ["default"]
+"#;
+    let file = write(&fake, lists);
+    fake.prints(&format!("apply {file}"));
+    let text = "\
+LIST   DIRECTION   APPLIES TO         RULES  PACKETS    BYTES      LAST HIT
+in     to-guest    vm1 and group web      2        3  3.0 KiB  1 min 5 s ago
+empty  from-guest  segment default        0        0      0 B             -
+";
+    let columns = |text: &str| text.lines().map(squeezed).collect::<Vec<_>>();
+    assert_eq!(columns(&fake.prints("acl list")), columns(text));
+    let text = "\
+PRIORITY  RULE  ACTION  MATCHES                                         PACKETS    BYTES      LAST HIT
+       9  http  allow   destination_ports=80,8000-8010 protocol=tcp           0      0 B             -
+       0  rest  drop    everything                                            3  3.0 KiB  1 min 5 s ago
+";
+    assert_eq!(columns(&fake.prints("acl show in")), columns(text));
+    assert_eq!(fake.prints("acl show empty"), "no rules\n");
+    let counts = fake.json("acl show in");
+    let rest = json!({"name": "rest", "packets": 3, "bytes": 3072, "last_hit_ms_ago": 65_000});
+    assert_eq!(counts["lists"][0]["rules"][0], rest);
+    assert_eq!(fake.json("acl list")["lists"].as_array().unwrap().len(), 2);
+    let (status, told) = fake.fails("acl show none");
+    let none = "lasthop: list: there is no access list `none`\n";
+    assert_eq!((status, &*told), (2, none));
+}
+
+/// A line with one blank between its words.
+fn squeezed(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
 fn a_mirror_that_cannot_be_is_refused_with_its_field() {
     let fake = Fake::start();
     fake.prints("mirror add m1 --to vm1 --ports vm2");

@@ -32,6 +32,15 @@ pub struct ListCounts {
     pub name: String,
     /// Which frames it is about.
     pub direction: Direction,
+    /// Segments to which it applies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<String>,
+    /// Groups to which it applies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// Ports to which it applies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
     /// Its rules, in their order.
     pub rules: Vec<RuleCounts>,
 }

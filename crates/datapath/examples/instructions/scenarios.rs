@@ -3,6 +3,7 @@
 use channel::records::Answer;
 use datapath::guest::GuestPort;
 use datapath::switch::Switch;
+use policy::acl::RuleId;
 use policy::guard::{Guard, Guards, Macs};
 use policy::{Action, DECISION_MASK, Program};
 use port::PortId;
@@ -59,6 +60,8 @@ pub(crate) struct Scenario {
     dead: bool,
     /// The sender's port is guarded, as those of guests are where nothing is said.
     guarded: bool,
+    /// A rule of an access list has decided, and is counted.
+    ruled: bool,
 }
 
 const PLAIN: Scenario = Scenario {
@@ -69,10 +72,11 @@ const PLAIN: Scenario = Scenario {
     mask: DECISION_MASK,
     dead: false,
     guarded: false,
+    ruled: false,
 };
 
 /// All of them. Sizes are those of the frame, from the Ethernet header on.
-pub(crate) const SCENARIOS: [Scenario; 13] = [
+pub(crate) const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "split-64",
         ..PLAIN
@@ -117,6 +121,18 @@ pub(crate) const SCENARIOS: [Scenario; 13] = [
         name: "split-64-deep-1024",
         frames: connections,
         mask: DEEP,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-ruled",
+        ruled: true,
+        ..PLAIN
+    },
+    Scenario {
+        name: "split-64-ruled-1024",
+        frames: connections,
+        mask: DEEP,
+        ruled: true,
         ..PLAIN
     },
     Scenario {
@@ -199,7 +215,14 @@ impl Scenario {
             scene.guard();
         }
         let frames = (self.frames)();
-        frames.iter().for_each(|f| scene.install(&f.0, &self.mask));
+        let rules = if self.ruled {
+            vec![RuleId(7)]
+        } else {
+            Vec::new()
+        };
+        frames
+            .iter()
+            .for_each(|f| scene.install(&f.0, &self.mask, rules.clone()));
         let mut sent = frames.iter().cycle();
         let unread = if self.dead {
             usize::from(QUEUE) / self.round
@@ -275,7 +298,7 @@ impl Scene {
     }
 
     /// Caches the frame's flow, as control's answer does.
-    fn install(&mut self, frame: &[u8], mask: &FlowMask) {
+    fn install(&mut self, frame: &[u8], mask: &FlowMask, rules: Vec<RuleId>) {
         let key = FlowKey::new(SENDER.0, &Parsed::parse(frame, frame.len()));
         let answer = Answer::Install {
             upcall: None,
@@ -288,7 +311,7 @@ impl Scene {
             segment: None,
             learned: false,
             except: Vec::new(),
-            rules: Vec::new(),
+            rules,
             epoch: 0,
         };
         self.switch.answer(answer, NOW);

@@ -1,5 +1,6 @@
 //! The arguments. Help, completions and the man page come from here too.
 
+mod acl;
 mod capture;
 mod fdb;
 mod guard;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::limits::{self, LimitArg, limit};
+pub(super) use acl::Acl;
 pub(super) use capture::Capture;
 pub(super) use fdb::Fdb;
 pub(super) use mirror::Mirror;
@@ -65,6 +67,9 @@ pub(super) enum Command {
     /// Show, add and remove mirrors: copies of frames for another port
     #[command(subcommand)]
     Mirror(Mirror),
+    /// Show access lists, their rules, and how often each was used
+    #[command(subcommand)]
+    Acl(Acl),
     /// Have what a configuration file says, and show what that changes
     Apply {
         /// The file, as `lasthop run` reads it; - reads standard input

@@ -287,6 +287,17 @@ pub(super) fn mirror_path(name: &str) -> String {
     format!("/v1/mirrors/{name}")
 }
 
+/// Path of an access list, likewise.
+pub(super) fn access_list_path(name: &str) -> String {
+    format!("/v1/access/lists/{name}")
+}
+
+/// Path of what was counted for the rules of an access list, or of all.
+pub(super) fn counts_path(list: Option<&str>) -> String {
+    let query = list.map(|name| format!("?list={name}"));
+    format!("/v1/access/counts{}", query.unwrap_or_default())
+}
+
 /// Path of the forwarding database with a filter.
 pub(super) fn fdb_path(filter: &FdbFilter) -> String {
     let segment = filter.segment.iter().map(|name| format!("segment={name}"));

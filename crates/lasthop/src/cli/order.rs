@@ -4,15 +4,18 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use api::v1::{
-    FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus, PortsDocument,
-    SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument, WantedState,
+    AccessListSpec, FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus,
+    PortsDocument, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument, WantedState,
 };
 use hyper::Method;
 use hyper::body::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::args::{Command, Fdb, Mirror, Output, Port, Segment, Stats};
-use super::client::{Client, fdb_path, mirror_path, port_path, port_stats_path, segment_path};
+use super::args::{Acl, Command, Fdb, Mirror, Output, Port, Segment, Stats};
+use super::client::{
+    Client, access_list_path, counts_path, fdb_path, mirror_path, port_path, port_stats_path,
+    segment_path,
+};
 use super::{Done, Failure, emit, show};
 
 /// Between two looks of `stats --watch`.
@@ -28,6 +31,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         Command::Port(command) => port(client, command).await,
         Command::Segment(command) => segment(client, command).await,
         Command::Mirror(command) => mirror(client, command).await,
+        Command::Acl(command) => acl(client, command).await,
         Command::Stats(Stats {
             explain: true,
             output,
@@ -150,6 +154,21 @@ async fn mirror(client: &Client, command: Mirror) -> Done {
         Mirror::Remove { name, output } => {
             client.delete(&mirror_path(&name)).await?;
             removed(output, "mirror", &name)
+        }
+    }
+}
+
+async fn acl(client: &Client, command: Acl) -> Done {
+    match command {
+        Acl::List { output } => {
+            let answer = client.get(&counts_path(None)).await?;
+            print(output, &answer, show::access_lists)
+        }
+        Acl::Show { name, output } => {
+            let counts = client.get(&counts_path(Some(&name))).await?;
+            let list = client.get(&access_list_path(&name)).await?;
+            let list: AccessListSpec = read(&list)?;
+            print(output, &counts, |counts| show::access_list(&list, counts))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Documents as tables for people.
 
+mod acl;
 mod port;
 mod reasons;
 
@@ -12,6 +13,7 @@ use api::v1::{
     SwitchStatus, Traffic,
 };
 
+pub(super) use acl::{list as access_list, lists as access_lists};
 pub(super) use port::port;
 pub(super) use reasons::reasons;
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use api::v1::{
     FdbDocument, FdbEntry, FdbFlushed, FlowsDocument, GuestStateStatus, GuestStates, MirrorStats,
@@ -11,10 +13,13 @@ use api::v1::{
     SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome, Traffic, WantedState, Work,
 };
 use assert_cmd::Command;
+use channel::rules::RuleUse;
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
 use control::engine::{Basis, Plan};
 use control::metrics::Facts;
+use control::rule_counts::Counted;
 use control::{server, wanted};
+use policy::acl::RuleId;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -198,6 +203,7 @@ impl Engine {
                 let problem = Problem::new(ProblemKind::Invalid, "column 17: nonsense");
                 drop(reply.send(Err(problem.with_column("expression", column))));
             }
+            Order::RuleCounts(reply) => drop(reply.send(Ok(self.counted()))),
             Order::Flows(_, reply) => drop(reply.send(Ok(FlowsDocument::default()))),
         }
     }
@@ -208,6 +214,26 @@ impl Engine {
             version: wanted::version(&self.wanted),
             port,
         }
+    }
+
+    /// The first rule of each list has decided about three frames.
+    fn counted(&self) -> Counted {
+        let mut counted = Counted {
+            access: Arc::clone(&self.wanted.access),
+            now: Duration::from_secs(100),
+            ..Counted::default()
+        };
+        for list in &self.wanted.access.lists {
+            let uses = list.rules.iter().take(1).map(|rule| RuleUse {
+                rule: RuleId::of(&list.name, &rule.name),
+                packets: 3,
+                bytes: 3072,
+                idle_ms: 65_000,
+            });
+            let uses: Vec<_> = uses.collect();
+            counted.counts.add(&uses, counted.now);
+        }
+        counted
     }
 
     fn basis(&self) -> Basis {

@@ -6,6 +6,7 @@ mod client;
 #[path = "../../cli/failure.rs"]
 #[expect(dead_code, reason = "the command line fails in more ways")]
 mod failure;
+mod screen;
 mod top;
 #[path = "../../cli/units.rs"]
 #[cfg_attr(not(test), expect(dead_code, reason = "the command line tells more"))]

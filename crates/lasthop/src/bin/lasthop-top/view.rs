@@ -1,172 +1,143 @@
-//! What is on the screen.
+//! How it is drawn: ports have what room they need, and what else there is has what is left.
 
-use std::cmp::Reverse;
-use std::time::Duration;
-
-use api::v1::{FlowEntry, FlowsDocument, PortStats, StatsDocument, Traffic};
 use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
+use crate::screen::{Event, Port, Screen, Sort};
 use crate::units::{rate, several};
 
-/// Lines for the worst drops.
-const WORST: u16 = 5;
-/// Lines for the busiest flows.
-pub(crate) const FLOWS: u16 = 5;
+/// Lines of each list below the ports, at most.
+pub(crate) const LINES: u16 = 5;
 /// Columns of the table: together with the blanks between them 80.
 const WIDTHS: [u16; 8] = [12, 9, 8, 12, 8, 12, 7, 5];
 /// Columns that are left off where there is no room for all, those that are missed least first.
 const LEFT_OFF: [&[usize]; 5] = [&[1], &[3, 5], &[7], &[6], &[4]];
+/// What keys do.
+const HELP: [&str; 5] = [
+    "q, Esc        quit",
+    "s             sort by traffic, drops, CPU, name",
+    "Up, Down      scroll through the ports; k, j too",
+    "PgUp, PgDn    by pages; Home, End to the first and the last",
+    "?             this help, and back",
+];
 
-/// One port, in a second.
-#[derive(Clone, Debug)]
-struct Port {
-    name: String,
-    state: &'static str,
-    /// Frames and bits.
-    from_guest: (f64, f64),
-    to_guest: (f64, f64),
-    drops: f64,
-    /// Of a core, in percent.
-    cpu: f64,
+/// What somebody wants to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) sort: Sort,
+    /// Ports above the first that is shown.
+    pub(crate) above: usize,
+    pub(crate) help: bool,
 }
 
-/// A reason for drops at a port, and how many a second.
-#[derive(Clone, Debug)]
-struct Drops {
-    port: String,
-    reason: String,
-    rate: f64,
+/// What is below the ports.
+struct List<'a> {
+    events: &'a [Event],
+    title: &'static str,
+    style: Style,
 }
 
-/// A flow, in words.
-#[derive(Clone, Debug)]
-struct Flow {
-    frames: String,
-    rate: f64,
-}
-
-impl Flow {
-    /// Who sends what to whom; what is the same for most is left out.
-    fn new(flow: &FlowEntry) -> Self {
-        let from = flow.from.as_deref().unwrap_or("any");
-        let to = flow.to.as_deref().unwrap_or(&flow.action);
-        let what = flow
-            .matches
-            .split(", ")
-            .skip(usize::from(flow.from.is_some()));
-        let what: Vec<&str> = what.filter(|word| *word != "untagged").collect();
-        Self {
-            frames: format!("{from} > {to}  {}", what.join(", ")),
-            rate: flow.rate(),
-        }
-    }
-}
-
-/// What there is to show.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Screen {
-    /// The busiest first.
-    ports: Vec<Port>,
-    /// The worst first.
-    drops: Vec<Drops>,
-    /// The busiest first.
-    flows: Vec<Flow>,
-    /// Why it is not up to date.
-    pub(crate) trouble: Option<String>,
-}
-
-impl Screen {
-    /// What happened between two looks.
-    pub(crate) fn between(last: &StatsDocument, now: &StatsDocument, time: Duration) -> Self {
-        let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
-        let (mut ports, mut drops) = (Vec::new(), Vec::new());
-        for port in &now.ports {
-            // A new one starts with what it has.
-            let was = last.ports.iter().find(|was| was.name == port.name);
-            let was = was.unwrap_or(port);
-            drops.extend(drops_of(was, port, seconds));
-            ports.push(Port {
-                name: port.name.clone(),
-                state: port.state.as_str(),
-                from_guest: traffic(was.from_guest, port.from_guest, seconds),
-                to_guest: traffic(was.to_guest, port.to_guest, seconds),
-                drops: less(was.drops.values().sum(), port.drops.values().sum()) / seconds,
-                cpu: less(was.work.cpu_us, port.work.cpu_us) / 1e4 / seconds,
-            });
-        }
-        let frames = |port: &Port| (port.from_guest.0 + port.to_guest.0 + port.drops) as u64;
-        ports.sort_by_key(|port| Reverse(frames(port)));
-        drops.sort_by(|a, b| b.rate.total_cmp(&a.rate));
-        Self {
-            ports,
-            drops,
-            flows: Vec::new(),
-            trouble: None,
-        }
-    }
-
-    /// The busiest flows of the same time.
-    pub(crate) fn add_flows(&mut self, document: &FlowsDocument) {
-        let busy = document.flows.iter().filter(|flow| flow.rate() > 0.0);
-        self.flows = busy.map(Flow::new).collect();
-    }
-
-    fn head(&self) -> Line<'static> {
-        let sum = |value: fn(&Port) -> f64| self.ports.iter().map(value).sum::<f64>();
-        let text = format!(
-            "{}: {} from guests, {} to guests, {} dropped, CPU {:.0}%",
-            several(self.ports.len() as u64, "port"),
-            rate(sum(|port| port.from_guest.0), ""),
-            rate(sum(|port| port.to_guest.0), ""),
-            rate(sum(|port| port.drops), ""),
-            sum(|port| port.cpu),
-        );
-        Line::from(text).bold()
-    }
-}
-
-/// By how much a counter has grown. One that starts anew has not.
-fn less(was: u64, is: u64) -> f64 {
-    is.saturating_sub(was) as f64
-}
-
-fn traffic(was: Traffic, is: Traffic, seconds: f64) -> (f64, f64) {
-    let frames = less(was.packets, is.packets) / seconds;
-    (frames, less(was.bytes, is.bytes) * 8.0 / seconds)
-}
-
-fn drops_of(was: &PortStats, is: &PortStats, seconds: f64) -> Vec<Drops> {
-    let grown = is.drops.iter().map(|(reason, count)| Drops {
-        port: is.name.clone(),
-        reason: reason.clone(),
-        rate: less(was.drops.get(reason).copied().unwrap_or(0), *count) / seconds,
-    });
-    grown.filter(|drops| drops.rate > 0.0).collect()
-}
-
-/// Draws it.
-pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
-    let parts = [
-        Constraint::Length(1),
-        Constraint::Min(3),
-        Constraint::Length(FLOWS + 1),
-        Constraint::Length(WORST + 1),
-        Constraint::Length(1),
-    ];
-    let [head, table, busiest, worst, foot] = Layout::vertical(parts).areas(frame.area());
-    frame.render_widget(screen.head(), head);
-    frame.render_widget(ports(screen, table.width), table);
-    frame.render_widget(flows(screen), busiest);
-    frame.render_widget(drops(screen), worst);
-    let foot_line = match &screen.trouble {
-        Some(trouble) => Line::from(trouble.clone()).fg(Color::Red),
-        None => Line::from("q quits").dim(),
+fn lists(screen: &Screen) -> [List<'_>; 3] {
+    let list = |events, title, style| List {
+        events,
+        title,
+        style,
     };
-    frame.render_widget(foot_line, foot);
+    [
+        list(&screen.drops, "worst drops", Style::new().yellow()),
+        list(&screen.flows, "busiest flows", Style::new()),
+        list(&screen.rules, "busiest rules", Style::new()),
+    ]
+}
+
+/// Draws it; how many ports there was room for.
+pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen, view: View) -> usize {
+    let lists = lists(screen);
+    let ports = screen.ports(view.sort);
+    let area = frame.area();
+    let heights = heights(&lists, ports.len(), area.height);
+    let rows = [Constraint::Length(1), Constraint::Min(0)].into_iter();
+    let rows = rows.chain(heights.map(Constraint::Length));
+    let areas = Layout::vertical(rows.chain([Constraint::Length(1)])).split(area);
+    let table = areas[1];
+    let shown = usize::from(table.height.saturating_sub(1));
+    let above = view.above.min(ports.len().saturating_sub(shown));
+    frame.render_widget(head(screen, area.width), areas[0]);
+    match view.help {
+        true => frame.render_widget(Paragraph::new(HELP.map(Line::from).to_vec()), table),
+        false => frame.render_widget(table_of(&ports, above, table), table),
+    }
+    for (list, area) in lists.iter().zip(&areas[2..]) {
+        frame.render_widget(paragraph(list), *area);
+    }
+    let range = (above, shown.min(ports.len() - above), ports.len());
+    frame.render_widget(foot(screen, view.sort, range), areas[areas.len() - 1]);
+    shown
+}
+
+/// Lines for each list. Ports come first; then each list in its turn gets a line, from the first to the last, and again.
+fn heights(lists: &[List<'_>; 3], ports: usize, height: u16) -> [u16; 3] {
+    // With the heading of the table, the head and the foot.
+    let needed = u16::try_from(ports).unwrap_or(u16::MAX).saturating_add(3);
+    // However many ports there are, a third is for what else happens.
+    let mut left = height
+        .saturating_sub(needed)
+        .max(height.saturating_sub(2) / 3);
+    let mut heights = [0; 3];
+    for line in 0..=usize::from(LINES) {
+        for (list, height) in lists.iter().zip(&mut heights) {
+            // The title has a line of its own, and none where nothing follows.
+            let wanted = line <= list.events.len() && !list.events.is_empty();
+            let lines = if line == 0 {
+                0
+            } else {
+                1 + u16::from(line == 1)
+            };
+            if wanted && left >= lines {
+                *height += lines;
+                left -= lines;
+            }
+        }
+    }
+    heights
+}
+
+/// All ports together. Where there is no room, it is said in fewer words.
+fn head(screen: &Screen, width: u16) -> Line<'static> {
+    let ports = several(screen.ports(Sort::Name).len() as u64, "port");
+    let from = rate(screen.sum(|port| port.from_guest.0), "");
+    let to = rate(screen.sum(|port| port.to_guest.0), "");
+    let drops = rate(screen.sum(|port| port.drops), "");
+    let cpu = format!("{:.0}%", screen.sum(|port| port.cpu));
+    let all = [
+        format!("{ports}: {from} from guests, {to} to guests, {drops} dropped, CPU {cpu}"),
+        format!("{ports}: {from} in, {to} out, {drops} dropped, {cpu}"),
+        format!("{from} in, {to} out, {drops} dropped"),
+        format!("{from} in, {to} out"),
+        ports,
+    ];
+    let fits = |text: &String| text.chars().count() <= usize::from(width);
+    let text = all.into_iter().find(fits);
+    Line::from(text.unwrap_or_default()).bold()
+}
+
+/// What keys do, and which of the ports are shown.
+fn foot(screen: &Screen, sort: Sort, (above, shown, all): (usize, usize, usize)) -> Line<'static> {
+    if let Some(trouble) = &screen.trouble {
+        return Line::from(trouble.clone()).fg(Color::Red);
+    }
+    let range = match shown < all {
+        true => format!(", ports {} to {} of {all}", above + 1, above + shown),
+        false => String::new(),
+    };
+    let sort = match sort {
+        Sort::Traffic => String::new(),
+        other => format!(", by {}", other.word()),
+    };
+    Line::from(format!("q quits, ? helps{range}{sort}")).dim()
 }
 
 /// The columns that there is room for, and how wide each is: a number of which the front is cut off would be another one.
@@ -186,11 +157,11 @@ fn columns(width: u16, longest_name: u16) -> Vec<(usize, u16)> {
         .collect()
 }
 
-fn ports(screen: &Screen, width: u16) -> Table<'static> {
+fn table_of(ports: &[&Port], above: usize, area: Rect) -> Table<'static> {
     let headings = ["PORT", "STATE", "FROM/S", "", "TO/S", "", "DROP/S", "CPU"];
-    let names = screen.ports.iter().map(|port| port.name.chars().count());
+    let names = ports.iter().map(|port| port.name.chars().count());
     let longest = u16::try_from(names.max().unwrap_or_default()).unwrap_or(u16::MAX);
-    let columns = columns(width, longest);
+    let columns = columns(area.width, longest);
     let line = |cells: [String; 8]| {
         let cells = columns.iter().map(|(at, _)| {
             let side = if *at < 2 {
@@ -202,219 +173,43 @@ fn ports(screen: &Screen, width: u16) -> Table<'static> {
         });
         Row::new(cells.collect::<Vec<_>>())
     };
-    let row = |port: &Port| {
-        let count = |value| rate(value, "").trim_end_matches("/s").to_owned();
-        let style = match (port.drops > 0.0, port.state) {
-            (_, "faulted") => Style::new().red(),
-            (true, _) => Style::new().yellow(),
-            _ => Style::new(),
-        };
-        line([
-            port.name.clone(),
-            port.state.to_owned(),
-            count(port.from_guest.0),
-            rate(port.from_guest.1, "bit"),
-            count(port.to_guest.0),
-            rate(port.to_guest.1, "bit"),
-            count(port.drops),
-            format!("{:.0}%", port.cpu),
-        ])
-        .style(style)
-    };
     let head = line(headings.map(str::to_owned)).style(Style::new().dim());
+    let shown = ports.iter().skip(above).take(usize::from(area.height));
+    let rows = shown.map(|port| line(cells(port)).style(style(port)));
     let widths = columns.iter().map(|(_, width)| *width);
-    Table::new(screen.ports.iter().map(row), widths).header(head)
+    Table::new(rows, widths).header(head)
 }
 
-fn flows(screen: &Screen) -> Paragraph<'static> {
-    let busiest = screen.flows.iter().take(usize::from(FLOWS));
-    let busiest =
-        busiest.map(|flow| Line::from(format!("{:>9}  {}", rate(flow.rate, ""), flow.frames)));
-    let title = match screen.flows.is_empty() {
-        true => "no busy flows",
-        false => "busiest flows",
-    };
-    let title = [Line::from(title).dim()].into_iter();
-    Paragraph::new(title.chain(busiest).collect::<Vec<_>>())
+fn cells(port: &Port) -> [String; 8] {
+    let count = |value| rate(value, "").trim_end_matches("/s").to_owned();
+    [
+        port.name.clone(),
+        port.state.to_owned(),
+        count(port.from_guest.0),
+        rate(port.from_guest.1, "bit"),
+        count(port.to_guest.0),
+        rate(port.to_guest.1, "bit"),
+        count(port.drops),
+        format!("{:.0}%", port.cpu),
+    ]
 }
 
-fn drops(screen: &Screen) -> Paragraph<'static> {
-    let worst = screen.drops.iter().take(usize::from(WORST)).map(|drops| {
-        let text = format!(
-            "{:>9}  {} {}",
-            rate(drops.rate, ""),
-            drops.port,
-            drops.reason
-        );
-        Line::from(text).fg(Color::Yellow)
+fn style(port: &Port) -> Style {
+    match (port.drops > 0.0, port.state) {
+        (_, "faulted") => Style::new().red(),
+        (true, _) => Style::new().yellow(),
+        _ => Style::new(),
+    }
+}
+
+fn paragraph(list: &List<'_>) -> Paragraph<'static> {
+    let title = [Line::from(list.title).dim()].into_iter();
+    let events = list.events.iter().take(usize::from(LINES)).map(|event| {
+        let text = format!("{:>9}  {}", rate(event.rate, ""), event.words);
+        Line::from(text).style(list.style)
     });
-    let title = match screen.drops.is_empty() {
-        true => "no drops",
-        false => "worst drops",
-    };
-    let title = [Line::from(title).dim()].into_iter();
-    Paragraph::new(title.chain(worst).collect::<Vec<_>>())
+    Paragraph::new(title.chain(events).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
-mod tests {
-    use api::v1::{PortState, Work};
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    use super::*;
-
-    fn port(name: &str, state: PortState, factor: u64) -> PortStats {
-        PortStats {
-            name: name.to_owned(),
-            state,
-            from_guest: Traffic {
-                packets: 1000 * factor,
-                bytes: 64_000 * factor,
-            },
-            to_guest: Traffic {
-                packets: 10 * factor,
-                bytes: 15_000 * factor,
-            },
-            drops: [("receiver-full".to_owned(), 3 * factor)].into(),
-            work: Work {
-                cpu_us: 1_000 * factor,
-                ..Work::default()
-            },
-        }
-    }
-
-    fn document(ports: Vec<PortStats>) -> StatsDocument {
-        StatsDocument {
-            ports,
-            ..StatsDocument::default()
-        }
-    }
-
-    /// The lines of a screen of this size, without blanks at their ends.
-    fn lines(screen: &Screen, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, screen)).unwrap();
-        let buffer = terminal.backend().buffer().clone();
-        let rows = buffer.content.chunks(usize::from(width));
-        let text = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
-        text.map(|line| line.trim_end().to_owned()).collect()
-    }
-
-    #[test]
-    fn the_busiest_come_first_in_80_columns() {
-        let quiet = port("quiet-port-01", PortState::Connected, 0);
-        let last = document(vec![
-            quiet.clone(),
-            port("vm1", PortState::Up, 1),
-            port("vm2", PortState::Up, 1),
-        ]);
-        let mut new = port("new", PortState::Waiting, 500);
-        new.drops.clear();
-        let now = document(vec![
-            quiet,
-            port("vm1", PortState::Up, 2),
-            port("vm2", PortState::Faulted, 9001),
-            new,
-        ]);
-        let screen = Screen::between(&last, &now, Duration::from_secs(2));
-        let shown = lines(&screen, 80, 24);
-        let expected = "\
-4 ports: 4.5 M/s from guests, 45.0 k/s to guests, 13.5 k/s dropped, CPU 450%
-PORT         STATE       FROM/S                  TO/S               DROP/S   CPU
-vm2          faulted      4.5 M 2.3 Gbit/s     45.0 k 540.0 Mbit/s  13.5 k  450%
-";
-        println!("{}", shown.join("\n"));
-        let top = shown[..3].join("\n") + "\n";
-        assert_eq!(
-            top.split_whitespace().collect::<Vec<_>>(),
-            expected.split_whitespace().collect::<Vec<_>>()
-        );
-        assert_eq!(
-            shown[..3].iter().map(|line| line.chars().count()).max(),
-            Some(80)
-        );
-        let names = shown[2..6]
-            .iter()
-            .map(|line| line.split(' ').next().unwrap());
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            ["vm2", "vm1", "quiet-port-0", "new"]
-        );
-        assert_eq!(shown[17], "worst drops");
-        assert_eq!(shown[18], " 13.5 k/s  vm2 receiver-full");
-        assert_eq!(shown[23], "q quits");
-    }
-
-    #[test]
-    fn the_busiest_flows_are_told_shortly() {
-        let flow = |from: &str, to: Option<&str>, packets| FlowEntry {
-            matches: format!("from {from}, untagged, 52:54:00:00:00:01 > 52:54:00:00:00:02, ipv4"),
-            action: "flooded in lan".to_owned(),
-            from: Some(from.to_owned()),
-            to: to.map(str::to_owned),
-            packets_per_1000_s: packets,
-            ..FlowEntry::default()
-        };
-        let mut screen = Screen::default();
-        let flows = vec![
-            flow("vm1", Some("vm2"), 12_300_000),
-            flow("vm2", None, 500),
-            flow("vm3", None, 0),
-        ];
-        screen.add_flows(&FlowsDocument { flows });
-        let shown = lines(&screen, 80, 24);
-        let ends = "52:54:00:00:00:01 > 52:54:00:00:00:02, ipv4";
-        assert_eq!(shown[11], "busiest flows");
-        assert_eq!(shown[12], format!(" 12.3 k/s  vm1 > vm2  {ends}"));
-        assert_eq!(
-            shown[13].trim_start(),
-            format!("0 /s  vm2 > flooded in lan  {ends}")
-        );
-        assert_eq!((shown[14].as_str(), shown[17].as_str()), ("", "no drops"));
-        assert_eq!(lines(&Screen::default(), 80, 24)[11], "no busy flows");
-    }
-
-    #[test]
-    fn no_number_is_cut_on_narrow_screens_and_no_name_on_wide_ones() {
-        let name = "tenant-4711-web-frontend-0001";
-        let last = document(vec![port(name, PortState::Up, 0)]);
-        let now = document(vec![port(name, PortState::Up, 9001)]);
-        let screen = Screen::between(&last, &now, Duration::from_secs(1));
-        let shown = |width| {
-            let lines = lines(&screen, width, 24);
-            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-            (words(&lines[1]), words(&lines[2]))
-        };
-        let of = |head: &str, line: &str| (head.to_owned(), line.to_owned());
-        let all = "9.0 M 4.6 Gbit/s 90.0 k 1.1 Gbit/s 27.0 k 900%";
-        let heads = "PORT STATE FROM/S TO/S DROP/S CPU";
-        assert_eq!(shown(200), of(heads, &format!("{name} up {all}")));
-        assert_eq!(shown(97), of(heads, &format!("{name} up {all}")));
-        assert_eq!(shown(80), of(heads, &format!("tenant-4711- up {all}")));
-        let heads = "PORT FROM/S TO/S DROP/S CPU";
-        assert_eq!(
-            shown(79),
-            of(heads, &format!("tenant-4711-web-front {all}"))
-        );
-        let rest = "9.0 M 90.0 k 27.0 k";
-        assert_eq!(
-            shown(69),
-            of(heads, &format!("tenant-4711-web-frontend-0001 {rest} 900%"))
-        );
-        let heads = "PORT FROM/S TO/S DROP/S";
-        assert_eq!(shown(40), of(heads, &format!("tenant-4711-we {rest}")));
-        assert_eq!(shown(21), of("PORT FROM/S", "tenant-4711- 9.0 M"));
-    }
-
-    #[test]
-    fn small_and_empty_screens_are_no_trouble() {
-        let mut screen = Screen::default();
-        assert_eq!(lines(&screen, 80, 24)[17], "no drops");
-        screen.trouble = Some("control does not answer".to_owned());
-        assert_eq!(lines(&screen, 80, 24)[23], "control does not answer");
-        for (width, height) in [(1, 1), (5, 3), (300, 100)] {
-            lines(&screen, width, height);
-        }
-    }
-}
+mod tests;
