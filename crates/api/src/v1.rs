@@ -27,7 +27,8 @@ pub use spec::{Apart, Named, Piece, Shared};
 pub use spec::{
     BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec,
     MirrorDirection, MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch,
-    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac,
+    valid_name,
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{

@@ -44,6 +44,9 @@
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
+//! | `GET /v1/fdb/static` | | 200 `[StaticEntry]` |
+//! | `PUT /v1/fdb/static/{segment}/{mac}` | `StaticEntry` | 200 `StaticEntry` |
+//! | `DELETE /v1/fdb/static/{segment}/{mac}` | | 204 |
 //! | `DELETE /v1/fdb?segment=S&port=P` | | 200 `FdbFlushed` |
 //! | `DELETE /v1/flows?port=P` | | 204 |
 //! | `GET /v1/ports/{name}/stats` | | 200 `PortStats` |
@@ -62,6 +65,7 @@
 mod access;
 mod captures;
 mod connections;
+mod fdb;
 mod handlers;
 mod mirrors;
 mod openapi;
@@ -181,6 +185,11 @@ pub fn router(engine: EngineHandle) -> Router {
             "/v1/access/lists/{list}/rules/{rule}",
             put(access::put_rule).delete(access::remove_rule),
         )
+        .route("/v1/fdb/static", get(fdb::list_static))
+        .route(
+            "/v1/fdb/static/{segment}/{mac}",
+            put(fdb::put_static).delete(fdb::remove_static),
+        )
         .route("/v1/trace", post(h::trace::trace))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .merge(large())
@@ -189,7 +198,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
         .route("/v1/ports/{name}/stats", get(h::port_stats))
-        .route("/v1/fdb", get(h::fdb).delete(h::flush_fdb))
+        .route("/v1/fdb", get(fdb::list).delete(fdb::flush))
         .route("/v1/flows", get(h::trace::flows).delete(h::trace::purge))
         .route("/v1/access/counts", get(access::counts))
         .route("/v1/openapi.json", get(h::openapi))

@@ -8,6 +8,7 @@ mod change;
 mod check;
 mod device;
 mod difference;
+mod fdb;
 mod guard;
 mod invalid;
 mod limits;
@@ -35,6 +36,7 @@ pub use check::check;
 pub(crate) use check::quoted;
 pub use device::{dials, driver_of, listens};
 pub use difference::{Action, Difference, FieldChange, Step, Subject};
+pub use fdb::FdbChange;
 pub use guard::{answers_for, guard_of, guard_status};
 pub use invalid::{Bound, Invalid, Place, Why};
 pub(crate) use invalid::{expect, said};
@@ -71,6 +73,7 @@ pub fn normalise(state: &mut WantedState) {
         };
         state.segments.insert(0, default);
     }
+    fdb::normalise(&mut state.fdb);
     for port in &mut state.ports {
         if port.segment.is_none() && port.trunk.is_none() {
             port.segment = Some(DEFAULT_SEGMENT.to_owned());
@@ -154,7 +157,14 @@ pub fn remove_port(state: &WantedState, name: &str) -> Result<WantedState, Probl
 
 /// Checks a changed state and brings it into shape.
 fn accept(mut state: WantedState, runtime_dir: &Path) -> Result<WantedState, Problem> {
-    check(&state, runtime_dir).map_err(|invalid| invalid.to_problem())?;
+    check(&state, runtime_dir).map_err(|invalid| match invalid.place {
+        Place::Fdb(at) => {
+            let mac = state.fdb.get(at).map_or("?", |entry| &entry.mac);
+            let detail = format!("the static entry `{mac}` needs it otherwise: {invalid}");
+            Problem::conflict("segment", detail)
+        }
+        _ => invalid.to_problem(),
+    })?;
     normalise(&mut state);
     Ok(state)
 }

@@ -324,6 +324,48 @@ PRIORITY  RULE  ACTION  MATCHES                                         PACKETS 
     assert_eq!((status, &*told), (2, none));
 }
 
+#[test]
+fn a_static_entry_is_added_moved_and_removed() {
+    let fake = Fake::start();
+    let wanted = |fake: &Fake| fake.prints("export").matches("[[fdb]]").count();
+    let line = "fdb add 52:54:00:00:00:0A --port vm1 --segment blue";
+    assert_eq!(fake.prints(line), "52:54:00:00:00:0A is behind port vm1\n");
+    fake.prints(line);
+    assert_eq!(wanted(&fake), 1);
+    let (status, told) = fake.fails("port remove vm1");
+    assert_eq!(status, 2);
+    assert!(
+        told.contains("the static entry `52:54:00:00:00:0a` is behind it"),
+        "{told}"
+    );
+    for (line, complaint) in [
+        (
+            "fdb add 52:54 --port vm1",
+            "mac: expected a MAC address like 52:54:00:00:00:01, found \"52:54\"",
+        ),
+        (
+            "fdb add ff:ff:ff:ff:ff:ff --port vm1 --segment blue",
+            "mac: expected a unicast MAC address like \"52:54:00:00:00:01\", found the group address \"ff:ff:ff:ff:ff:ff\"",
+        ),
+        (
+            "fdb add 52:54:00:00:00:0a --port vm1 --segment red",
+            "port: expected a port in segment \"red\", found \"vm1\", which is in another",
+        ),
+        (
+            "fdb remove 52:54:00:00:00:0b --segment blue",
+            "there is no static entry `52:54:00:00:00:0b` in segment `blue`",
+        ),
+    ] {
+        let (status, told) = fake.fails(line);
+        assert_eq!((status, told), (2, format!("lasthop: {complaint}\n")));
+    }
+    assert_eq!(
+        fake.prints("fdb remove 52:54:00:00:00:0a --segment blue"),
+        "static entry 52:54:00:00:00:0a removed\n"
+    );
+    assert_eq!(wanted(&fake), 0);
+}
+
 /// A line with one blank between its words.
 fn squeezed(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")

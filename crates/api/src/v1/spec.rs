@@ -2,6 +2,7 @@
 
 mod access;
 mod copying;
+mod fdb;
 mod guard;
 mod limits;
 mod metrics;
@@ -20,6 +21,7 @@ pub use self::access::{
     Pieces, PortText, RuleAction, RuleSpec, SegmentDefault, Shadow,
 };
 pub use self::copying::CopyEngine;
+pub use self::fdb::StaticEntry;
 pub use self::guard::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use self::limits::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use self::metrics::MetricsSpec;
@@ -96,6 +98,9 @@ pub struct WantedState {
     /// What is also copied to another port; nothing when nothing is said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<MirrorSpec>,
+    /// Stations that are where they are because it is said here; all others are learned.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fdb: Vec<StaticEntry>,
 }
 
 fn says_nothing(access: &AccessModel) -> bool {

@@ -257,7 +257,7 @@ fn keys() {
         (
             "[switch]\n[swich]\n",
             "2: swich: expected one of the keys switch, metrics, segment, port, \
-             address_set, group, acl_default, acl, mirror, found the unknown key \"swich\"",
+             address_set, group, acl_default, acl, mirror, fdb, found the unknown key \"swich\"",
         ),
         (
             "[switch]\nname = \"a\"\ncolour = 1\n",

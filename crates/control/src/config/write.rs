@@ -7,7 +7,7 @@ mod value;
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, BatchingSpec, DEFAULT_SEGMENT, GuardSpec, LimitsSpec,
     MetricsSpec, MirrorSpec, Offload, PortKind, PortSpec, RuleSpec, SegmentDefault, SegmentSpec,
-    SwitchSpec, UplinkDriver, WantedState,
+    StaticEntry, SwitchSpec, UplinkDriver, WantedState,
 };
 
 use self::value::Value;
@@ -23,6 +23,7 @@ pub fn export(state: &WantedState) -> String {
         ports,
         access,
         mirrors,
+        fdb,
     } = state;
     let mut file = File::default();
     file.switch(switch);
@@ -33,6 +34,7 @@ pub fn export(state: &WantedState) -> String {
     ports.iter().for_each(|port| file.port(port));
     file.access(access);
     mirrors.iter().for_each(|mirror| file.mirror(mirror));
+    fdb.iter().for_each(|entry| file.static_entry(entry));
     file.text
 }
 
@@ -345,6 +347,14 @@ impl File {
         self.given("icmp_code", icmp_code.as_ref());
         self.given("fragment", fragment.as_ref());
         self.given("log", log.as_ref());
+    }
+
+    fn static_entry(&mut self, entry: &StaticEntry) {
+        let StaticEntry { segment, mac, port } = entry;
+        self.table("[[fdb]]");
+        self.unless("segment", segment, &DEFAULT_SEGMENT.to_owned());
+        self.key("mac", mac);
+        self.key("port", port);
     }
 
     fn mirror(&mut self, mirror: &MirrorSpec) {

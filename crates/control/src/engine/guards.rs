@@ -242,10 +242,22 @@ impl Engine {
                 }
             }
         }
+        // What the operator says of an address counts more than what a guard lists.
+        pins.extend(self.static_entries());
         let sure = pins
             .into_iter()
             .filter_map(|(key, owner)| Some((key, owner?)));
         sure.collect()
+    }
+
+    /// Where stations are because somebody has said so, whether their ports are up or not.
+    fn static_entries(&self) -> impl Iterator<Item = ((SegmentId, MacAddr), Option<PortId>)> {
+        let numbers = &self.saved.numbers;
+        self.saved.wanted.fdb.iter().filter_map(|entry| {
+            let segment = *numbers.segments.get(&entry.segment)?;
+            let mac = MacAddr(api::v1::parse_mac(&entry.mac)?);
+            Some(((segment, mac), Some(*numbers.ports.get(&entry.port)?)))
+        })
     }
 
     /// What is bound ends with the connection: the next guest is another. Who is not up has no address for sure.

@@ -3,9 +3,9 @@
 pub(super) mod trace;
 
 use api::v1::{
-    ChangeOptions, FdbDocument, FdbFilter, FdbFlushed, PortPatch, PortSpec, PortStats, PortStatus,
-    PortsDocument, Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus,
-    SegmentsDocument, StatsDocument, StatusDocument, SwitchSpec, WantedState,
+    ChangeOptions, PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, Problem, ProblemKind,
+    SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
+    SwitchSpec, WantedState,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -38,26 +38,6 @@ pub(super) async fn status(State(engine): State<EngineHandle>) -> Done<Json<Stat
 #[utoipa::path(get, operation_id = "get_stats", path = "/v1/stats", responses((status = 200, body = StatsDocument)))]
 pub(super) async fn stats(State(engine): State<EngineHandle>) -> Done<Json<StatsDocument>> {
     Ok(Json(engine.stats().await?))
-}
-
-/// Which address was learned behind which port
-#[utoipa::path(get, operation_id = "list_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbDocument)))]
-pub(super) async fn fdb(
-    State(engine): State<EngineHandle>,
-    filter: Result<Query<FdbFilter>, QueryRejection>,
-) -> Done<Json<FdbDocument>> {
-    Ok(Json(engine.fdb(query(filter)?).await?))
-}
-
-/// Forget what was learned
-///
-/// Of a segment, of a port, or all. Addresses that guards list stay. Frames to what is forgotten are flooded until it is heard again.
-#[utoipa::path(delete, operation_id = "flush_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbFlushed)))]
-pub(super) async fn flush_fdb(
-    State(engine): State<EngineHandle>,
-    filter: Result<Query<FdbFilter>, QueryRejection>,
-) -> Done<Json<FdbFlushed>> {
-    Ok(Json(engine.flush_fdb(query(filter)?).await?))
 }
 
 /// Traffic and drops of one port

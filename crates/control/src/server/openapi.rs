@@ -6,7 +6,7 @@
 use utoipa::OpenApi;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
-use super::{access, captures, handlers, mirrors};
+use super::{access, captures, fdb, handlers, mirrors};
 
 /// As it was made last.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -62,8 +62,11 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         captures::end,
         handlers::stats,
         handlers::port_stats,
-        handlers::fdb,
-        handlers::flush_fdb,
+        fdb::list,
+        fdb::flush,
+        fdb::list_static,
+        fdb::put_static,
+        fdb::remove_static,
         handlers::trace::trace,
         handlers::trace::flows,
         handlers::trace::purge,

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::access::AccessChange;
+use super::fdb::FdbChange;
 use super::mirrors::MirrorChange;
 use super::{Invalid, add_port, check, live, needs, normalise, remove_port, set_port};
 use crate::objects;
@@ -30,6 +31,8 @@ pub enum Change {
     Access(AccessChange),
     /// Another mirror, or one less.
     Mirror(MirrorChange),
+    /// Another static entry, or one less.
+    Fdb(FdbChange),
     /// One more segment.
     AddSegment(SegmentSpec),
     /// The segment of this name, but for what the patch says.
@@ -83,6 +86,7 @@ pub fn changed(
             ..state.clone()
         }),
         Change::Mirror(change) => change.apply(state),
+        Change::Fdb(change) => change.apply(state),
         Change::AddSegment(spec) => {
             let mut new = state.clone();
             new.segments.push(spec.clone());

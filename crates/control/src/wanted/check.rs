@@ -15,7 +15,7 @@ use super::device::{device, place_of_interface};
 use super::guard;
 use super::invalid::{Invalid, Place, Why, expect};
 use super::metrics::{MetricsSocket, is_own};
-use super::{RESERVED, limits, mirrors, owner, socket_path};
+use super::{RESERVED, fdb, limits, mirrors, owner, socket_path};
 
 /// Tags of IEEE 802.1Q without the reserved 0 and 4095.
 const VLANS: RangeInclusive<u16> = 1..=4094;
@@ -53,7 +53,7 @@ pub(crate) fn quoted(text: &str) -> String {
 /// listed. Whether a socket can be bound is for the one who binds it.
 ///
 /// # Errors
-/// The first thing that is wrong, in the order switch, segments, ports, mirrors.
+/// The first thing that is wrong, in the order switch, segments, ports, mirrors, static entries.
 pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     name(At(Place::Switch, "name"), &state.switch.name)?;
     if let Workers::Count(count) = state.switch.workers {
@@ -68,7 +68,8 @@ pub fn check(state: &WantedState, runtime_dir: &Path) -> Result<(), Invalid> {
     segments(&state.segments)?;
     metrics(state, runtime_dir)?;
     ports(state, runtime_dir)?;
-    mirrors::check(state)
+    mirrors::check(state)?;
+    fdb::check(state)
 }
 
 /// A work queue of DSA copies in the address space of the process that opened it, and of no other (Linux,

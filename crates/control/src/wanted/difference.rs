@@ -52,6 +52,8 @@ pub enum Subject {
     Rule,
     /// Copies of frames to a port.
     Mirror,
+    /// A static entry of the forwarding database.
+    Fdb,
 }
 
 impl Subject {
@@ -69,6 +71,7 @@ impl Subject {
             Self::Acl => "acl",
             Self::Rule => "rule",
             Self::Mirror => "mirror",
+            Self::Fdb => "fdb",
         }
     }
 }
@@ -155,6 +158,10 @@ impl Difference {
         let (before, after) = (&old.mirrors, &new.mirrors);
         let never = |_: &_, _: &_| false;
         each(Subject::Mirror, before, after, name, never, &mut changes);
+        let name = |entry: &api::v1::StaticEntry| format!("{} {}", entry.segment, entry.mac);
+        let (before, after) = (&old.fdb, &new.fdb);
+        let never = |_: &_, _: &_| false;
+        each(Subject::Fdb, before, after, name, never, &mut changes);
         Self { changes }
     }
 

@@ -86,6 +86,8 @@ pub enum Place {
     Rule(usize, usize),
     /// The mirror with this index.
     Mirror(usize),
+    /// The static entry with this index.
+    Fdb(usize),
     /// The guard of the port with this index.
     Guard(usize),
     /// The limits of the port with this index.
@@ -139,6 +141,7 @@ impl Place {
             Self::Acl(at) => format!("access.lists[{at}]."),
             Self::Rule(list, at) => format!("access.lists[{list}].rules[{at}]."),
             Self::Mirror(at) => format!("mirrors[{at}]."),
+            Self::Fdb(at) => format!("fdb[{at}]."),
             Self::Guard(at) => format!("ports[{at}].guard."),
             Self::Limits(at) => format!("ports[{at}].limits."),
             Self::Bound(at, bound) => format!("ports[{at}].limits.{}.", bound.as_str()),
@@ -163,6 +166,7 @@ impl Place {
             Self::Acl(_) => "acl",
             Self::Rule(..) => "acl.rule",
             Self::Mirror(_) => "mirror",
+            Self::Fdb(_) => "fdb",
             Self::Guard(_) => "port.guard",
             Self::Limits(_) => "port.limits",
             Self::Bound(_, bound) => match key {

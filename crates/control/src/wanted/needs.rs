@@ -20,7 +20,10 @@ pub(super) fn port(state: &WantedState, name: &str) -> Result<(), Problem> {
     let lists = access.lists.iter().filter(|list| has(&list.ports, name));
     let lists = lists.map(|list| attached(&list.name));
     let rules = rules_with(access, |rule| has(&rule.peer_ports, name));
+    let stations = state.fdb.iter().filter(|entry| entry.port == *name);
+    let stations = stations.map(|entry| format!("the static entry `{}` is behind it", entry.mac));
     let users = gets.chain(copied).chain(groups).chain(lists).chain(rules);
+    let users = users.chain(stations);
     refuse("port", name, users)
 }
 
@@ -37,7 +40,10 @@ pub(super) fn segment(state: &WantedState, name: &str) -> Result<(), Problem> {
     let defaults = access.defaults.iter();
     let defaults = defaults.filter(|default| default.segment == *name);
     let defaults = defaults.map(|_| "it has defaults for its access lists".to_owned());
+    let stations = state.fdb.iter().filter(|entry| entry.segment == *name);
+    let stations = stations.map(|entry| format!("the static entry `{}` is in it", entry.mac));
     let users = ports.chain(copied).chain(lists).chain(defaults);
+    let users = users.chain(stations);
     refuse("segment", name, users)
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use api::v1::{
     AccessListSpec, FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus,
-    PortsDocument, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument, WantedState,
+    PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument, StatusDocument,
+    WantedState, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
@@ -16,6 +17,7 @@ use super::client::{
     Client, access_list_path, counts_path, fdb_path, mirror_path, port_path, port_stats_path,
     segment_path,
 };
+use super::units::printable;
 use super::{Done, Failure, emit, show};
 
 /// Between two looks of `stats --watch`.
@@ -191,6 +193,27 @@ async fn fdb(client: &Client, command: Fdb) -> Done {
             let path = fdb_path(&FdbFilter { segment, port });
             print(output, &client.get(&path).await?, show::fdb)
         }
+        Fdb::Add {
+            mac,
+            port,
+            segment,
+            output,
+        } => {
+            let path = static_path(&segment, &mac)?;
+            let entry = StaticEntry { segment, mac, port };
+            let answer = client.send(Method::PUT, &path, &entry).await?;
+            print::<StaticEntry>(output, &answer, |entry| {
+                format!("{} is behind port {}\n", entry.mac, entry.port)
+            })
+        }
+        Fdb::Remove {
+            mac,
+            segment,
+            output,
+        } => {
+            client.delete(&static_path(&segment, &mac)?).await?;
+            removed(output, "static entry", &mac)
+        }
         Fdb::Flush {
             segment,
             port,
@@ -202,6 +225,19 @@ async fn fdb(client: &Client, command: Fdb) -> Done {
                 1 => "1 entry flushed\n".to_owned(),
                 some => format!("{some} entries flushed\n"),
             })
+        }
+    }
+}
+
+/// Path of a static entry. What is no address could be any path.
+fn static_path(segment: &str, mac: &str) -> Result<String, Failure> {
+    match parse_mac(mac) {
+        Some(_) => Ok(format!("/v1/fdb/static/{segment}/{mac}")),
+        None => {
+            let found = printable(mac);
+            let wrong =
+                format!("mac: expected a MAC address like 52:54:00:00:00:01, found {found:?}");
+            Err(Failure::Wrong(wrong))
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The tables of access lists and of mirrors. Their shape is that of the API's document, which says itself what may be there.
+//! The tables of access lists, of mirrors and of static entries. Their shape is that of the API's document, which says itself what may be there.
 
 use std::sync::Arc;
 
 use api::v1::{
     AccessListSpec, AccessModel, AddressSet, Group, MirrorSpec, RuleSpec, SegmentDefault,
-    WantedState,
+    StaticEntry, WantedState,
 };
 use serde::de::DeserializeOwned;
 use toml::Spanned;
@@ -29,9 +29,11 @@ const KEYS: &[&str] = &[
     "icmp_code",
     "icmp_type",
     "log",
+    "mac",
     "name",
     "peer_groups",
     "peer_ports",
+    "port",
     "ports",
     "priority",
     "protocol",
@@ -59,6 +61,7 @@ pub(super) fn read(
         lists: lists(top, lines)?,
     });
     state.mirrors = all::<MirrorSpec>(top, "mirror", Place::Mirror, lines)?;
+    state.fdb = all::<StaticEntry>(top, "fdb", Place::Fdb, lines)?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ pub(super) const TOP_KEYS: &[&str] = &[
     "acl_default",
     "acl",
     "mirror",
+    "fdb",
 ];
 pub(super) const SWITCH_KEYS: &[&str] = &[
     "name",

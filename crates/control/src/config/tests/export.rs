@@ -7,7 +7,7 @@ use api::v1::{
     AccessListSpec, AccessModel, AddressSet, AdminState, Allowed, AllowedWord, BatchingSpec,
     Direction, FloodLimit, Group, GuardSpec, LimitsSpec, LogSpec, MetricsSpec, MirrorDirection,
     MirrorSpec, Otherwise, Pieces, PortKind, PortText, RateLimit, RuleAction, RuleSpec,
-    SegmentDefault, UplinkDriver,
+    SegmentDefault, StaticEntry, UplinkDriver,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -454,6 +454,16 @@ fn mirrors() -> impl Strategy<Value = Vec<MirrorSpec>> {
     })
 }
 
+fn static_entries() -> impl Strategy<Value = Vec<StaticEntry>> {
+    let parts = (select(SEGMENTS.to_vec()), mac(), select(PORTS.to_vec()));
+    let entry = |(segment, mac, port): (&str, String, &str)| StaticEntry {
+        segment: segment.to_owned(),
+        mac,
+        port: port.to_owned(),
+    };
+    vec(parts.prop_map(entry), 0..3)
+}
+
 /// Any state with a few names.
 fn any_state() -> impl Strategy<Value = WantedState> {
     let listens = select(vec![
@@ -467,8 +477,14 @@ fn any_state() -> impl Strategy<Value = WantedState> {
         Just(Vec::new()),
         Just(AccessModel::default()),
         Just(Vec::new()),
+        Just(Vec::new()),
     );
-    let some = (ports().boxed(), access().boxed(), mirrors().boxed());
+    let some = (
+        ports().boxed(),
+        access().boxed(),
+        mirrors().boxed(),
+        static_entries().boxed(),
+    );
     let all = (
         switch(),
         listen,
@@ -476,17 +492,26 @@ fn any_state() -> impl Strategy<Value = WantedState> {
         prop_oneof![1 => nobody, 9 => some],
     );
     let state = all.prop_map(
-        |(switch, listen, segments, (ports, access, mirrors))| WantedState {
+        |(switch, listen, segments, (ports, access, mirrors, fdb))| WantedState {
             switch,
             metrics: MetricsSpec { listen },
             segments,
-            ports,
             access: Arc::new(access),
             mirrors,
+            fdb: fdb
+                .into_iter()
+                .filter(|entry| is_member(&ports, entry))
+                .collect(),
+            ports,
         },
     );
     // Some of what was drawn contradicts itself: rules that are the same, directories with dots.
     state.prop_filter("nobody can want it", is_right)
+}
+
+fn is_member(ports: &[PortSpec], entry: &StaticEntry) -> bool {
+    let port = ports.iter().find(|port| port.name == entry.port);
+    port.is_some_and(|port| port.segments().any(|name| name == entry.segment))
 }
 
 fn is_right(state: &WantedState) -> bool {
@@ -565,6 +590,7 @@ fn every_key_is_written_by_somebody() {
         ("", "[[acl]]"),
         ("[[acl]]\n", "[[acl.rule]]"),
         ("", "[[mirror]]"),
+        ("", "[[fdb]]"),
     ] {
         let keys = keys_of(&format!("{before}{table}"));
         assert!(keys.len() > 1 || table == "[metrics]", "{table}: {keys:?}");
@@ -630,6 +656,11 @@ name = "m1"
 to = "up"
 ports = ["vm1"]
 filter = "tcp port 80"
+
+[[fdb]]
+segment = "blue"
+mac = "52:54:00:00:00:99"
+port = "up"
 "#;
     assert_eq!(export(&read(text).unwrap()), text);
     assert_eq!(export(&read("").unwrap()), "");

@@ -1,12 +1,13 @@
 //! Addresses that guards list, and that no other port may take while their own is up.
 
-use api::v1::{Allowed, FdbFilter, GuardSpec, PortSpec};
+use api::v1::{Allowed, FdbFilter, GuardSpec, PortSpec, StaticEntry};
 use channel::switching::{PortPhase, Report};
 use policy::Action;
 use port::{DropReason, PortId};
 
 use super::super::Engine;
-use super::world::{World, flood, key, mac, port, to};
+use super::world::{World, asked, flood, key, mac, port, to};
+use crate::wanted::{Change, FdbChange};
 
 const CLAIM: Action = Action::Drop(DropReason::MacClaim);
 
@@ -151,4 +152,60 @@ fn flows_of_one_who_had_the_address_meanwhile_are_taken_back() {
     assert!(world.removed().contains(&"1: 1 > 3".to_owned()));
     assert_eq!(world.frame(&mut engine, key(1, 1, 3)), CLAIM);
     assert_eq!(world.frame(&mut engine, key(2, 3, 1)), to(0));
+}
+
+/// What is said of the address 5.
+fn station(port: Option<&str>) -> Change {
+    let (segment, mac) = ("blue".to_owned(), mac(5).to_string());
+    Change::Fdb(match port {
+        Some(port) => FdbChange::Put(StaticEntry {
+            segment,
+            mac: mac.to_uppercase(),
+            port: port.to_owned(),
+        }),
+        None => FdbChange::Remove { segment, mac },
+    })
+}
+
+/// The switch has done what it was told.
+fn followed(world: &World, engine: &mut Engine) {
+    world.settle(engine);
+    world.answers();
+}
+
+#[test]
+fn a_static_entry_is_right_from_the_start_for_all_and_until_it_is_removed() {
+    let mut world = world();
+    let mut engine = started(&mut world);
+    assert_eq!(world.frame(&mut engine, key(1, 3, 5)), flood(1));
+    engine.try_change(&asked(station(Some("other")))).unwrap();
+    followed(&world, &mut engine);
+    assert_eq!(
+        world.frame(&mut engine, key(1, 3, 5)),
+        to(2),
+        "decided anew"
+    );
+    assert_eq!(world.frame(&mut engine, key(1, 5, 3)), CLAIM);
+    // It does not age, is not flushed, does not end with the guest, and is known to the next control.
+    world.seconds(&mut engine, 400);
+    engine.flush_fdb(&FdbFilter::default()).unwrap();
+    phase(&world, &mut engine, 2, PortPhase::Waiting);
+    drop(engine);
+    let mut engine = world.start().unwrap();
+    followed(&world, &mut engine);
+    assert_eq!(world.frame(&mut engine, key(1, 3, 5)), to(2));
+    engine.try_change(&asked(station(Some("owner")))).unwrap();
+    followed(&world, &mut engine);
+    assert_eq!(
+        world.frame(&mut engine, key(1, 3, 5)),
+        to(0),
+        "it has moved"
+    );
+    engine.try_change(&asked(station(None))).unwrap();
+    followed(&world, &mut engine);
+    engine.flush_fdb(&FdbFilter::default()).unwrap();
+    followed(&world, &mut engine);
+    assert_eq!(world.frame(&mut engine, key(1, 3, 5)), flood(1));
+    let again = engine.try_change(&asked(station(None)));
+    assert_eq!(again.unwrap_err().status, 404);
 }
