@@ -1,6 +1,6 @@
 //! What has come of the rules of access lists, as the switch tells of it.
 
-use policy::acl::RuleId;
+pub use policy::acl::RuleId;
 use serde::{Deserialize, Serialize};
 
 /// Rules that are said to have decided about one flow, at most: a flood asks the lists of all its receivers.

@@ -13,13 +13,12 @@ use api::v1::{
     SwitchStatus, Trace, TraceAction, TraceDocument, TraceOutcome, Traffic, WantedState, Work,
 };
 use assert_cmd::Command;
-use channel::rules::RuleUse;
+use channel::rules::{RuleId, RuleUse};
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
 use control::engine::{Basis, Plan};
 use control::metrics::Facts;
 use control::rule_counts::Counted;
 use control::{server, wanted};
-use policy::acl::RuleId;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
