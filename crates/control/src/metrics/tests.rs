@@ -1,4 +1,6 @@
-//! What is exposed, and what the dashboard asks for.
+//! What is exposed, and what the dashboard and the alerts ask for.
+
+mod alerts;
 
 use api::v1::{
     DriverStatus, FloodLimit, LimitsSpec, MirrorStats, PortKind, PortSpec, PortState as State,
