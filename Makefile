@@ -32,10 +32,12 @@ test: setup check instructions build ## All that CI runs: set-up, lints, instruc
 	LASTHOP_BIN="$(BUILT)/release" cargo test --workspace
 	@if [ "$$(nproc)" -ge 2 ]; then $(MAKE) --no-print-directory faults QUICK=1; else echo "note: one core, nobody is killed"; fi
 
-check: ## Format and lints
+check: ## Format, lints and the API's document
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "note: no rustfmt here, format not checked"; fi
 	@if cargo clippy --version >/dev/null 2>&1; then cargo clippy --quiet --workspace --all-targets -- -D warnings; \
 	else echo "note: no clippy here, lints not checked"; fi
+	@if [ -e .cache/python/installed ]; then .cache/python/bin/python -m openapi_spec_validator docs/openapi.json; \
+	else echo "note: no Python tools here ('make setup' installs them), docs/openapi.json not checked"; fi
 
 unit: ## Unit and property tests, and the fuzzers' seeds: no root, seconds once built
 	cargo test --workspace --exclude lasthop-e2e

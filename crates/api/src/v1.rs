@@ -37,8 +37,8 @@ pub use stats::{
 };
 pub use status::{
     DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState,
-    PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
-    SegmentsDocument, StatusDocument, SwitchStatus,
+    PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage, QueueFault, RingFormat,
+    SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

@@ -143,6 +143,8 @@ pub enum Ask {
     /// Control: it ends because the switch is gone, without which it can do nothing. An exit status would come too late: whose
     /// link is closed is killed.
     Bereft,
+    /// Control: what the processes use; answered with [`Tell::ProcessUsage`].
+    ProcessUsage,
 }
 
 /// Bytes of a message that says no more than a number.
@@ -324,6 +326,19 @@ pub struct ProcessInfo {
     pub uptime_ms: u64,
 }
 
+/// What a process uses of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    /// Its process id.
+    pub pid: u32,
+    /// Processor time of all its threads since it started, milliseconds.
+    pub cpu_ms: u64,
+    /// Memory that it has in RAM, in bytes, shared memory (like that of guests) included.
+    pub resident_bytes: u64,
+    /// Of that, what is backed by no file and shared with nobody, in bytes.
+    pub anonymous_bytes: u64,
+}
+
 /// From the supervisor to control or the switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Tell {
@@ -428,6 +443,8 @@ pub enum Tell {
     },
     /// Control: the answer to [`Ask::InterfaceAddresses`], by the names of ports; without those whose interface is gone.
     InterfaceAddresses(Vec<(String, [u8; 6])>),
+    /// Control: the answer to [`Ask::ProcessUsage`]; without processes that do not run.
+    ProcessUsage(Vec<ProcessUsage>),
 }
 
 #[cfg(test)]
@@ -496,6 +513,7 @@ mod tests {
             (listen_for, line),
             (Ask::InterfaceAddresses, word),
             (Ask::Bereft, word),
+            (Ask::ProcessUsage, word),
         ]
     }
 

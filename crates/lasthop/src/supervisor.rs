@@ -43,6 +43,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod upgrade;
+mod usage;
 mod wait;
 
 use std::fs::File;
@@ -336,6 +337,11 @@ impl Supervisor {
             Ask::Processes => {
                 let processes = self.processes();
                 self.reply(who, &Tell::Processes(processes), &[]);
+            }
+            Ask::ProcessUsage => {
+                let pids = self.processes().into_iter().map(|process| process.pid);
+                let usage = pids.filter_map(usage::of).collect();
+                self.reply(who, &Tell::ProcessUsage(usage), &[]);
             }
             Ask::Drivers(specs) => {
                 let error = self.drivers.want(specs).err();

@@ -77,6 +77,17 @@ fn they_survive_the_processes_and_an_upgrade() {
     let same = over_unix(&place.run_dir().join("api.sock"));
     assert_eq!(names(same), names(over_tcp(&address)));
 
+    for process in ["supervisor", "control", "switch"] {
+        let sample = |what| first.get(&format!("lasthop_process_{what}{{process=\"{process}\"}}"));
+        let resident = sample("resident_memory_bytes");
+        assert!(sample("anonymous_memory_bytes") > 0.0 && resident < f64::from(1 << 30));
+        assert!(resident > sample("anonymous_memory_bytes"), "{process}");
+    }
+    let spent = "lasthop_process_cpu_seconds_total{process=\"control\"}";
+    eventually("control has spent time", || {
+        over_tcp(&address).get(spent) > 0.0
+    });
+
     lasthop.kill_and_wait("control");
     assert_eq!(restarts(&over_tcp(&address), "control"), 1.0);
     lasthop.kill_and_wait("switch");
@@ -84,9 +95,10 @@ fn they_survive_the_processes_and_an_upgrade() {
     assert_eq!(restarts(&later, "switch"), 1.0);
     lasthop.prints("upgrade");
     let last = over_tcp(&address);
-    // What a thread spends begins with its process.
+    // What threads and processes spend begins with the process.
+    let begins = ["lasthop_worker_", "lasthop_process_cpu_"];
     let mut fallen = last.fallen_since(&later);
-    fallen.retain(|name| !name.starts_with("lasthop_worker_"));
+    fallen.retain(|name| !begins.iter().any(|begin| name.starts_with(begin)));
     assert_eq!(fallen, [""; 0]);
     nothing_but_metrics(&address);
     lasthop.end(Signal::TERM);

@@ -42,6 +42,20 @@ pub struct ProcessStatus {
     pub uptime_seconds: u64,
     /// How often it was started again.
     pub restarts: u64,
+    /// What it uses of the machine while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<ProcessUsage>,
+}
+
+/// What a process uses of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessUsage {
+    /// Processor time of all its threads since it started, milliseconds.
+    pub cpu_ms: u64,
+    /// Memory that it has in RAM, in bytes, shared memory (like that of guests) included.
+    pub resident_bytes: u64,
+    /// Of that, what is backed by no file and shared with nobody, in bytes.
+    pub anonymous_bytes: u64,
 }
 
 /// Whether a process runs.

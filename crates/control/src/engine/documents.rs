@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use api::v1::{
     DriverStatus, FdbDocument, FdbEntry, FdbFilter, FrontEndStatus, PortSpec,
     PortState as ApiState, PortStats, PortStatus, PortsDocument, Problem, ProcessState,
-    ProcessStatus, QueueFault, RingFormat, StatsDocument, StatusDocument, SwitchStatus, Traffic,
-    Work,
+    ProcessStatus, ProcessUsage, QueueFault, RingFormat, StatsDocument, StatusDocument,
+    SwitchStatus, Traffic, Work,
 };
 use channel::driving::DriverState;
-use channel::supervision::ProcessInfo;
+use channel::supervision::{self, ProcessInfo};
 use channel::switching::{PortPhase, PortState, SwitchFigures};
 use policy::SegmentId;
 use port::counters::{self, PortCounts};
@@ -142,9 +142,9 @@ fn guest_status(spec: &PortSpec, state: Option<&PortState>) -> PortStatus {
 }
 
 /// One process.
-fn process_status(info: ProcessInfo) -> ProcessStatus {
+fn process_status(info: &ProcessInfo, used: Option<&supervision::ProcessUsage>) -> ProcessStatus {
     ProcessStatus {
-        name: info.name,
+        name: info.name.clone(),
         state: if info.pid == 0 {
             ProcessState::Restarting
         } else {
@@ -153,6 +153,11 @@ fn process_status(info: ProcessInfo) -> ProcessStatus {
         pid: (info.pid != 0).then_some(info.pid),
         uptime_seconds: info.uptime_ms / 1000,
         restarts: u64::from(info.restarts),
+        usage: used.map(|used| ProcessUsage {
+            cpu_ms: used.cpu_ms,
+            resident_bytes: used.resident_bytes,
+            anonymous_bytes: used.anonymous_bytes,
+        }),
     }
 }
 
@@ -227,6 +232,9 @@ impl Engine {
         figures: &SwitchFigures,
     ) -> Result<StatusDocument, Problem> {
         let processes = self.supervisor.processes().map_err(unavailable)?;
+        let usage = self.supervisor.process_usage().map_err(unavailable)?;
+        let usage: BTreeMap<u32, _> = usage.into_iter().map(|used| (used.pid, used)).collect();
+        let process = |info: ProcessInfo| process_status(&info, usage.get(&info.pid));
         let drivers = self.driver_states()?;
         let watched = self.supervisor.watched_guests().map_err(unavailable)?;
         let uptime = processes.first().map_or(0, |p| p.uptime_ms / 1000);
@@ -235,7 +243,7 @@ impl Engine {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             name: wanted.switch.name.clone(),
             uptime_seconds: uptime,
-            processes: processes.into_iter().map(process_status).collect(),
+            processes: processes.into_iter().map(process).collect(),
             switch: SwitchStatus {
                 connected: true,
                 epoch: self.program.epoch(),

@@ -11,7 +11,9 @@ use channel::driving::{DriverSpec, DriverState};
 use channel::figures::WorkerFigures;
 use channel::flows::FoundFlow;
 use channel::link::{Link, Received};
-use channel::supervision::{Ask, GuestWatch, ProcessInfo, SocketDir, Tell, WatchedGuests};
+use channel::supervision::{
+    Ask, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, Tell, WatchedGuests,
+};
 use channel::switching::{Order, PortState, Report, Request, SwitchFigures};
 use port::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -359,6 +361,17 @@ impl SupervisorPeer {
     pub(super) fn processes(&mut self) -> io::Result<Vec<ProcessInfo>> {
         self.ask(&Ask::Processes, |tell, _| match tell {
             Tell::Processes(list) => Some(list),
+            _ => None,
+        })
+    }
+
+    /// What the processes use.
+    ///
+    /// # Errors
+    /// The supervisor is gone or silent.
+    pub(super) fn process_usage(&mut self) -> io::Result<Vec<ProcessUsage>> {
+        self.ask(&Ask::ProcessUsage, |tell, _| match tell {
+            Tell::ProcessUsage(list) => Some(list),
             _ => None,
         })
     }

@@ -1,6 +1,6 @@
 //! Which metrics there are.
 
-use api::v1::{PortState, PortStatus, ProcessState};
+use api::v1::{LimitsSpec, PortState, PortStatus, ProcessState, ProcessUsage, RateLimit};
 use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
 use channel::switching::FrontEnds;
 use port::REASONS;
@@ -33,6 +33,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     mirrors(facts, page);
     rules(facts, page);
     ports(facts, page);
+    limits(facts, page);
     queues(facts, page);
     drivers(facts, page);
 }
@@ -100,6 +101,39 @@ fn processes(facts: &Facts, page: &mut Page) {
     let mut family = page.family(Kind::Gauge, "lasthop_process_uptime_seconds", help);
     for process in all {
         family.sample(&[("process", &process.name)], process.uptime_seconds);
+    }
+    process_usage(facts, page);
+}
+
+fn process_usage(facts: &Facts, page: &mut Page) {
+    type Value = fn(&ProcessUsage) -> f64;
+    let families: [(Kind, &str, &str, Value); 3] = [
+        (
+            Kind::Counter,
+            "lasthop_process_cpu_seconds",
+            "Processor time of all threads of a process, in user mode and in the kernel, since it was started last.",
+            |used| used.cpu_ms as f64 / 1e3,
+        ),
+        (
+            Kind::Gauge,
+            "lasthop_process_resident_memory_bytes",
+            "Memory of a process that is in RAM; of the switch with what it has touched of its guests' memory.",
+            |used| used.resident_bytes as f64,
+        ),
+        (
+            Kind::Gauge,
+            "lasthop_process_anonymous_memory_bytes",
+            "Of that, what belongs to no file and to no shared memory: the process's own data.",
+            |used| used.anonymous_bytes as f64,
+        ),
+    ];
+    for (kind, name, help, value) in families {
+        let mut family = page.family(kind, name, help);
+        for process in &facts.status.processes {
+            if let Some(used) = &process.usage {
+                family.sample(&[("process", &process.name)], value(used));
+            }
+        }
     }
 }
 
@@ -373,6 +407,59 @@ fn ports(facts: &Facts, page: &mut Page) {
         let mut family = page.family(Kind::Gauge, name, help);
         for port in &facts.status.ports {
             family.sample(&[("port", &port.name)], value(port));
+        }
+    }
+}
+
+/// The bounds of a port that were asked for: which, frames and bytes a second.
+fn rates(limits: &LimitsSpec) -> impl Iterator<Item = (&'static str, Option<u64>, Option<f64>)> {
+    let ways = [
+        ("from-guest", limits.from_guest),
+        ("to-guest", limits.to_guest),
+    ];
+    let ways = ways.into_iter().filter_map(|(which, rate)| {
+        let RateLimit {
+            packets_per_second,
+            bits_per_second,
+            ..
+        } = rate?;
+        Some((
+            which,
+            packets_per_second,
+            bits_per_second.map(|bits| bits as f64 / 8.0),
+        ))
+    });
+    let floods = [
+        ("broadcast", limits.broadcast),
+        ("multicast", limits.multicast),
+        ("unknown-unicast", limits.unknown_unicast),
+    ];
+    let floods = floods.into_iter();
+    ways.chain(
+        floods.filter_map(|(which, rate)| Some((which, Some(rate?.packets_per_second), None))),
+    )
+}
+
+fn limits(facts: &Facts, page: &mut Page) {
+    let help = "Frames a second that a port may send (from-guest), be sent (to-guest), or send to many, where that is bounded.";
+    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_frames_per_second", help);
+    for port in &facts.status.ports {
+        for (which, frames, _) in rates(&port.limits) {
+            let labels = [("port", &*port.name), ("limit", which)];
+            frames
+                .into_iter()
+                .for_each(|rate| family.sample(&labels, rate));
+        }
+    }
+    let help =
+        "Bytes a second of Ethernet frames that a port may send or be sent, where that is bounded.";
+    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_bytes_per_second", help);
+    for port in &facts.status.ports {
+        for (which, _, bytes) in rates(&port.limits) {
+            let labels = [("port", &*port.name), ("limit", which)];
+            bytes
+                .into_iter()
+                .for_each(|rate| family.sample(&labels, rate));
         }
     }
 }

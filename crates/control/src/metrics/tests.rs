@@ -1,12 +1,15 @@
-//! What is exposed, and what the dashboard asks for.
+//! What is exposed, and what the dashboard and the alerts ask for.
 
-use api::v1::{
-    DriverStatus, MirrorStats, PortKind, PortSpec, PortState as State, PortStatus, ProcessState,
-    ProcessStatus, SegmentStatus, StatusDocument,
-};
+mod alerts;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::v1::{
+    DriverStatus, FloodLimit, LimitsSpec, MirrorStats, PortKind, PortSpec, PortState as State,
+    PortStatus, ProcessState, ProcessStatus, ProcessUsage, RateLimit, SegmentStatus,
+    StatusDocument,
+};
 use channel::figures::{QueueCounts, Waits, WorkerFigures};
 use channel::rules::RuleUse;
 use channel::switching::{
@@ -27,7 +30,18 @@ fn facts() -> Facts {
         refused_by_interface: 4,
         ..DriverStatus::default()
     });
-    let vm1 = PortStatus::new(&PortSpec::vhost_user("vm1", "vm1.sock"), State::Faulted);
+    let mut vm1 = PortStatus::new(&PortSpec::vhost_user("vm1", "vm1.sock"), State::Faulted);
+    vm1.limits = LimitsSpec {
+        from_guest: Some(RateLimit {
+            bits_per_second: Some(12_000),
+            ..RateLimit::default()
+        }),
+        multicast: Some(FloodLimit {
+            packets_per_second: 200,
+            packets_burst: None,
+        }),
+        ..LimitsSpec::default()
+    };
     let state = |id: u32, name: &str| PortState {
         config: PortConfig {
             id: PortId(id),
@@ -94,6 +108,11 @@ fn facts() -> Facts {
                 pid: None,
                 uptime_seconds: 0,
                 restarts: 2,
+                usage: Some(ProcessUsage {
+                    cpu_ms: 1_500,
+                    resident_bytes: 4096,
+                    anonymous_bytes: 1024,
+                }),
             }],
             segments: vec![SegmentStatus {
                 name: "blue".to_owned(),
@@ -164,6 +183,23 @@ fn both_formats_keep_their_rules_and_say_the_same() {
         ("lasthop_build_info{version=\"1.0\",name=\"a\"}", 1.0),
         ("lasthop_process_up{process=\"switch\"}", 0.0),
         ("lasthop_process_restarts_total{process=\"switch\"}", 2.0),
+        ("lasthop_process_cpu_seconds_total{process=\"switch\"}", 1.5),
+        (
+            "lasthop_process_resident_memory_bytes{process=\"switch\"}",
+            4096.0,
+        ),
+        (
+            "lasthop_process_anonymous_memory_bytes{process=\"switch\"}",
+            1024.0,
+        ),
+        (
+            "lasthop_port_limit_bytes_per_second{port=\"vm1\",limit=\"from-guest\"}",
+            1500.0,
+        ),
+        (
+            "lasthop_port_limit_frames_per_second{port=\"vm1\",limit=\"multicast\"}",
+            200.0,
+        ),
         ("lasthop_flow_cache_hits_total", 7.0),
         ("lasthop_stations", 5.0),
         ("lasthop_port_received_frames_total{port=\"vm1\"}", 10.0),
@@ -232,6 +268,16 @@ fn both_formats_keep_their_rules_and_say_the_same() {
     ] {
         assert_eq!(plain.samples.get(key), Some(&value), "{key}");
     }
+}
+
+#[test]
+fn what_is_not_bounded_has_no_limit() {
+    let page = Metrics::read(&page(&facts(), Format::Plain)).unwrap();
+    let limits = page
+        .samples
+        .keys()
+        .filter(|key| key.starts_with("lasthop_port_limit_"));
+    assert_eq!(limits.count(), 2);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::command::EngineHandle;
 /// A pcapng file that ends when the port goes, after `count` frames, or when somebody deletes what `Location` names. At most eight at
 /// once.
 #[utoipa::path(get, operation_id = "capture_port", path = "/v1/ports/{name}/capture", params(NamePath, CaptureQuery), responses(
-    (status = 200, body = Vec<u8>, content_type = "application/x-pcapng",
+    (status = 200, body = inline(File), content_type = "application/x-pcapng",
      headers(("Location" = String, description = "To be deleted to end it.")))
 ))]
 pub(super) async fn capture(
@@ -54,6 +54,12 @@ pub(super) async fn capture(
     answer.extensions_mut().insert(Endless);
     Ok(answer)
 }
+
+/// What `capture` answers with.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "it is there to be described")]
+struct File(Vec<u8>);
 
 /// End a capture; what was copied still comes
 #[utoipa::path(delete, operation_id = "end_capture", path = "/v1/captures/{number}", params(("number" = u32, Path)), responses((status = 204)))]

@@ -73,8 +73,8 @@ pub(super) async fn openapi() -> impl IntoResponse {
 }
 
 /// Everything that is wanted
-#[utoipa::path(get, operation_id = "get_state", path = "/v1/state", responses(
-    (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted."))),
+#[utoipa::path(get, operation_id = "get_state", path = "/v1/state", params(IfNoneMatch), responses(
+    (status = 200, body = WantedState),
     (status = 304, description = "It is the one of If-None-Match.")
 ))]
 pub(super) async fn wanted(
@@ -93,7 +93,7 @@ pub(super) async fn wanted(
 /// Fields that are not there have their defaults. Done as a whole or not at all; ports and segments that stay as they are notice
 /// nothing.
 #[utoipa::path(put, operation_id = "replace_state", path = "/v1/state", params(ChangeOptions, IfMatch), request_body = WantedState, responses(
-    (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted.")))
+    (status = 200, body = WantedState)
 ))]
 pub(super) async fn put_state(
     State(engine): State<EngineHandle>,
@@ -110,7 +110,7 @@ pub(super) async fn put_state(
 ///
 /// A JSON merge patch (RFC 7396) of what `GET` gives: lists are replaced as a whole.
 #[utoipa::path(patch, path = "/v1/state", params(ChangeOptions, IfMatch), request_body = Value, responses(
-    (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted.")))
+    (status = 200, body = WantedState)
 ))]
 pub(super) async fn patch_state(
     State(engine): State<EngineHandle>,
@@ -304,6 +304,16 @@ pub(super) struct IfMatch {
     /// these, and else answered with 412.
     #[param(rename = "If-Match", required = false)]
     if_match: Option<String>,
+}
+
+/// The header with which an answer comes only if it is not known already.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "it is there to be described")]
+pub(super) struct IfNoneMatch {
+    /// ETags of what the client has: where what is wanted is still one of these, the answer is 304, without a body.
+    #[param(rename = "If-None-Match", required = false)]
+    if_none_match: Option<String>,
 }
 
 /// Has a change done, on the client's condition; or looks at it.

@@ -4,6 +4,8 @@
 //! `BLESS=1 cargo test -p lasthop-control openapi`.
 
 use utoipa::OpenApi;
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
 use super::{access, captures, fdb, handlers, mirrors};
@@ -99,8 +101,12 @@ pub fn document() -> String {
             let refusal = ResponseBuilder::new()
                 .description("Why it was not done (RFC 9457).")
                 .content("application/problem+json", problem.build());
+            let is_versioned = is_change(operation) || tag.is_some_and(is_wanted);
             let all = &mut operation.responses.responses;
             all.iter_mut().for_each(describe);
+            if is_versioned {
+                all.values_mut().for_each(version);
+            }
             all.insert("default".to_owned(), refusal.build().into());
         }
     }
@@ -120,6 +126,27 @@ fn describe((status, answer): (&String, &mut RefOr<Response>)) {
             _ => "What was asked for.",
         }
         .to_owned();
+    }
+}
+
+/// Whether an operation changes what is wanted.
+fn is_change(operation: &Operation) -> bool {
+    let mut all = operation.parameters.iter().flatten();
+    all.any(|one| matches!(one, RefOr::T(header) if header.name == "If-Match"))
+}
+
+/// Whether what lies below this path is a part of what is wanted, and nothing else.
+fn is_wanted(path: &str) -> bool {
+    ["access", "segments", "state", "switch"].contains(&path)
+}
+
+/// The answer says of which wanted state it is.
+fn version(answer: &mut RefOr<Response>) {
+    if let RefOr::T(answer) = answer {
+        let header = HeaderBuilder::new()
+            .description(Some("Of everything that is wanted: for If-Match."))
+            .build();
+        answer.headers.insert("ETag".to_owned(), header.into());
     }
 }
 
@@ -189,6 +216,36 @@ mod tests {
             }
         }
         assert!(names.len() > 30);
+    }
+
+    /// A client can make the condition of one change of the answer to another, or to any question about what is wanted.
+    #[test]
+    fn every_answer_with_a_version_says_so() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let answer = |path: &str, method: &str, status: &str| {
+            let operation = &document["paths"][path][method];
+            let tag = &operation["responses"][status]["headers"]["ETag"];
+            tag["schema"]["type"] == "string"
+        };
+        assert!(answer("/v1/state", "get", "200") && answer("/v1/state", "get", "304"));
+        assert!(answer("/v1/ports/{name}", "patch", "200"));
+        assert!(answer("/v1/ports/{name}", "delete", "204"));
+        assert!(answer("/v1/mirrors", "post", "201") && answer("/v1/segments", "get", "200"));
+        assert!(!answer("/v1/ports/{name}", "get", "200") && !answer("/v1/stats", "get", "200"));
+        let asked = &document["paths"]["/v1/state"]["get"]["parameters"];
+        assert_eq!(asked[0]["name"], "If-None-Match");
+    }
+
+    /// Bytes, not a list of numbers.
+    #[test]
+    fn a_capture_is_a_file() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let answer = &document["paths"]["/v1/ports/{name}/capture"]["get"]["responses"]["200"];
+        let file = &answer["content"]["application/x-pcapng"]["schema"];
+        assert_eq!(
+            (&file["type"], &file["format"]),
+            (&"string".into(), &"binary".into())
+        );
     }
 
     /// Who reads it does not have our code.

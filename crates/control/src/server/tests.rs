@@ -121,6 +121,7 @@ impl FakeEngine {
                 pid: Some(1),
                 uptime_seconds: 2,
                 restarts: 0,
+                usage: None,
             }],
             switch: SwitchStatus {
                 connected: true,

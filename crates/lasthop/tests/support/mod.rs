@@ -253,6 +253,7 @@ impl Engine {
             pid: Some(pid),
             uptime_seconds: 3700,
             restarts,
+            usage: None,
         };
         let segments = self.wanted.segments.iter().map(|segment| SegmentStatus {
             name: segment.name.clone(),

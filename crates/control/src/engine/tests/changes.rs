@@ -44,6 +44,8 @@ fn a_first_start_makes_everything_and_is_ready() {
     assert_eq!(status.ports.len(), 2);
     let states: Vec<_> = status.processes.iter().map(|p| p.pid).collect();
     assert_eq!(states, [Some(10), Some(11), None]);
+    let spent = status.processes.iter().map(|p| Some(p.usage?.cpu_ms));
+    assert_eq!(spent.collect::<Vec<_>>(), [None, Some(1500), None]);
     assert_eq!(world.supervisor().ready, 1);
     let stats = engine.stats().unwrap();
     assert_eq!(stats.ports[1].state, PortState::Waiting);

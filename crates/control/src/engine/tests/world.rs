@@ -20,7 +20,9 @@ use channel::records::{Answer, Stale, Upcall, key_from_words};
 use channel::rules::RuleUse;
 use channel::shared::{Receiver, Region, Sender};
 use channel::state::StateFile;
-use channel::supervision::{Ask, GuestWatch, ProcessInfo, SocketDir, Tell, WatchedGuests};
+use channel::supervision::{
+    Ask, GuestWatch, ProcessInfo, ProcessUsage, SocketDir, Tell, WatchedGuests,
+};
 use channel::switching::{
     FrontEnds, Order, PortConfig, PortPhase, PortState, Report, Request, Role, Station, StationUse,
     SwitchFigures,
@@ -494,6 +496,7 @@ fn run_supervisor(mut link: Link<Tell, Ask>, supervisor: &Mutex<Supervisor>) {
                 }
             },
             Ask::Processes => (Tell::Processes(processes()), None),
+            Ask::ProcessUsage => (Tell::ProcessUsage(vec![CONTROL_USAGE]), None),
             Ask::SocketDirs => {
                 let all = SocketDir {
                     path: "/".to_owned(),
@@ -566,6 +569,13 @@ fn driver_state(spec: &DriverSpec) -> DriverState {
         reason: None,
     }
 }
+
+const CONTROL_USAGE: ProcessUsage = ProcessUsage {
+    pid: 11,
+    cpu_ms: 1500,
+    resident_bytes: 8 << 20,
+    anonymous_bytes: 2 << 20,
+};
 
 fn processes() -> Vec<ProcessInfo> {
     let info = |name: &str, pid| ProcessInfo {

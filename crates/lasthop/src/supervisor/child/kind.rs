@@ -24,6 +24,7 @@ impl Kind {
             | Ask::Listen { .. }
             | Ask::Unlisten { .. }
             | Ask::Processes
+            | Ask::ProcessUsage
             | Ask::Drivers(_)
             | Ask::DriverStates
             | Ask::InterfaceAddresses

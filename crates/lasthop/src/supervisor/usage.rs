@@ -1,0 +1,57 @@
+//! What processes use of the machine, as `/proc` says (proc_pid_stat(5), proc_pid_statm(5)). They cannot look there themselves.
+
+use std::fs;
+
+use channel::supervision::ProcessUsage;
+use rustix::param::{clock_ticks_per_second, page_size};
+
+/// What a process uses; `None` where it does not run, or nothing is said of it.
+pub(super) fn of(pid: u32) -> Option<ProcessUsage> {
+    let text = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+    let ticks = cpu_ticks(&text("stat")?)?;
+    let (resident, shared) = pages(&text("statm")?)?;
+    let bytes = |pages: u64| pages * page_size() as u64;
+    Some(ProcessUsage {
+        pid,
+        cpu_ms: ticks * 1000 / clock_ticks_per_second(),
+        resident_bytes: bytes(resident),
+        anonymous_bytes: bytes(resident.saturating_sub(shared)),
+    })
+}
+
+/// Time in user mode and in the kernel. The name, which may contain anything, ends at the last bracket; the third field follows it.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    next()?.checked_add(next()?)
+}
+
+/// Pages in RAM, and those of them that belong to files and shared memory.
+fn pages(statm: &str) -> Option<(u64, u64)> {
+    let mut fields = statm.split_whitespace().skip(1);
+    let mut next = || fields.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_counted_behind_the_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 50 9 9 20 0 3 0 1000 0 0";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("7 (a) S 1 7 7"), None);
+        assert_eq!(pages("1000 30 20 1 0 5 0"), Some((30, 20)));
+        assert_eq!(pages("1000 30"), None);
+    }
+
+    #[test]
+    fn a_process_has_memory_and_one_that_is_not_there_says_nothing() {
+        let own = of(std::process::id()).unwrap();
+        assert_eq!(own.pid, std::process::id());
+        assert!(own.anonymous_bytes > 0 && own.resident_bytes > own.anonymous_bytes);
+        assert_eq!(of(0), None);
+        assert_eq!(of(u32::MAX), None);
+    }
+}
