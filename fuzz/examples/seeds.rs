@@ -6,11 +6,13 @@ use std::path::Path;
 
 use channel::figures::{QueueCounts, WorkerFigures};
 use channel::records::{Answer, Stale, Upcall};
+use channel::rules::RuleUse;
 use channel::supervision::{Ask, ProcessInfo, Tell};
 use channel::switching::{
     FrontEnds, Order, PortConfig, PortPhase, PortState, QueueState, Report, Request, Role, Station,
     StationUse, SwitchFigures,
 };
+use policy::acl::RuleId;
 use policy::{Action, LeftOut, SegmentId};
 use port::PortId;
 use serde::Serialize;
@@ -585,6 +587,13 @@ fn channel() {
             error: Some("no".into()),
         },
     );
+    let uses = RuleUse {
+        rule: RuleId(7),
+        packets: 3,
+        bytes: 180,
+        idle_ms: 5,
+    };
+    message(1, "rules", &Report::Rules(vec![uses]));
     message(
         1,
         "phase",
@@ -615,6 +624,7 @@ fn channel() {
             segment,
             learned: true,
             except: Vec::new(),
+            rules: vec![RuleId(7)],
             epoch: 0,
         },
     );
@@ -628,6 +638,7 @@ fn channel() {
                 left_out: LeftOut::NOBODY,
             },
             except: vec![PortId(3), PortId(4)],
+            rules: vec![RuleId(7)],
             epoch: 0,
         },
     );

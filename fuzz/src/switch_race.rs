@@ -329,6 +329,7 @@ impl World {
             segment: None,
             learned: false,
             except: Vec::new(),
+            rules: Vec::new(),
             epoch: 0,
         };
         self.switch.answer(answer, 0);

@@ -8,7 +8,6 @@ use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
 use super::{Facts, PortFacts};
-use crate::rule_counts::Count;
 
 /// All states that a port can be in.
 const STATES: [PortState; 7] = [
@@ -65,23 +64,15 @@ const RULES: usize = 1000;
 
 fn rules(facts: &Facts, page: &mut Page) {
     let busiest: Vec<_> = facts.rules.busiest(RULES).collect();
-    let families: [(_, _, fn(&Count) -> u64); 2] = [
-        (
-            "lasthop_acl_rule_packets",
-            "Frames about which a rule of an access list has decided, of the 1000 rules with the most, up to five seconds ago.",
-            |count| count.packets,
-        ),
-        (
-            "lasthop_acl_rule_bytes",
-            "Bytes of the frames about which a rule of an access list has decided.",
-            |count| count.bytes,
-        ),
-    ];
-    for (name, help, value) in families {
-        let mut family = page.family(Kind::Counter, name, help);
-        for (list, rule, count) in &busiest {
-            family.sample(&[("list", list), ("rule", rule)], value(count));
-        }
+    let help = "Frames about which a rule of an access list has decided, of the 1000 rules with the most, up to five seconds ago.";
+    let mut family = page.family(Kind::Counter, "lasthop_acl_rule_packets", help);
+    for (list, rule, count) in &busiest {
+        family.sample(&[("list", list), ("rule", rule)], count.packets);
+    }
+    let help = "Bytes of the frames about which a rule of an access list has decided.";
+    let mut family = page.family(Kind::Counter, "lasthop_acl_rule_bytes", help);
+    for (list, rule, count) in &busiest {
+        family.sample(&[("list", list), ("rule", rule)], count.bytes);
     }
 }
 
