@@ -1,6 +1,7 @@
 //! Version 1 of the API: everything under `/v1/`.
 
 mod capture;
+mod event;
 mod flows;
 mod offload;
 mod problem;
@@ -13,6 +14,9 @@ mod trace;
 mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
+pub use event::{
+    Asker, ChangedField, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, Progress,
+};
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
