@@ -143,6 +143,8 @@ pub enum Ask {
     /// Control: it ends because the switch is gone, without which it can do nothing. An exit status would come too late: whose
     /// link is closed is killed.
     Bereft,
+    /// Control: say from now on what happens of which only the supervisor knows; answered with [`Tell::Events`], again and again.
+    Events,
 }
 
 /// Bytes of a message that says no more than a number.
@@ -428,6 +430,9 @@ pub enum Tell {
     },
     /// Control: the answer to [`Ask::InterfaceAddresses`], by the names of ports; without those whose interface is gone.
     InterfaceAddresses(Vec<(String, [u8; 6])>),
+    /// Control: what has happened, the oldest first: events of the API as JSON, without ids. Only to one that has asked
+    /// ([`Ask::Events`]): others do not know it.
+    Events(Vec<String>),
 }
 
 #[cfg(test)]
@@ -496,6 +501,7 @@ mod tests {
             (listen_for, line),
             (Ask::InterfaceAddresses, word),
             (Ask::Bereft, word),
+            (Ask::Events, word),
         ]
     }
 

@@ -200,7 +200,8 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`] and [`Tell::Ping`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`], [`Tell::Ping`] and
+/// [`Tell::Events`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
@@ -211,6 +212,8 @@ pub(super) struct SupervisorPeer {
     frozen: bool,
     /// What it knows of whom to dial, as far as that is known.
     dials: Option<Dials>,
+    /// What it has said that has happened.
+    events: Vec<String>,
 }
 
 /// Where front ends listen, by port.
@@ -229,6 +232,7 @@ impl SupervisorPeer {
             stop: false,
             frozen: false,
             dials: None,
+            events: Vec::new(),
         })
     }
 
@@ -256,6 +260,19 @@ impl SupervisorPeer {
     /// The supervisor is gone.
     pub(super) fn ready(&self) -> io::Result<()> {
         self.link.send(&Ask::Ready, &[])
+    }
+
+    /// Has it say what happens of which only it knows.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn watch_events(&self) -> io::Result<()> {
+        self.link.send(&Ask::Events, &[])
+    }
+
+    /// What it has said so since this was asked last.
+    pub(super) fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
     }
 
     /// The switch is gone, and we go, too.
@@ -403,6 +420,7 @@ impl SupervisorPeer {
             Tell::Freeze => self.frozen = true,
             Tell::Thaw => self.frozen = false,
             Tell::Ping => self.link.send(&Ask::Alive, &[])?,
+            Tell::Events(all) => self.events.extend_from_slice(all),
             _ => {}
         }
         Ok(())

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::openapi;
-use super::requests::{Done, Failure, condition, document, is_known, misspelt, name};
+use super::requests::{Client, Done, Failure, condition, document, is_known, misspelt, name};
 use crate::command::{EngineHandle, Request, Wanted};
 use crate::metrics::{self, Format};
 use crate::wanted::{self, Change};
@@ -54,7 +54,7 @@ pub(super) async fn fdb(
 /// Of a segment, of a port, or all. Addresses that guards list stay. Frames to what is forgotten are flooded until it is heard again.
 #[utoipa::path(delete, operation_id = "flush_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbFlushed)))]
 pub(super) async fn flush_fdb(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     filter: Result<Query<FdbFilter>, QueryRejection>,
 ) -> Done<Json<FdbFlushed>> {
     Ok(Json(engine.flush_fdb(query(filter)?).await?))
@@ -116,7 +116,7 @@ pub(super) async fn wanted(
     (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted.")))
 ))]
 pub(super) async fn put_state(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -133,7 +133,7 @@ pub(super) async fn put_state(
     (status = 200, body = WantedState, headers(("ETag" = String, description = "Of everything that is wanted.")))
 ))]
 pub(super) async fn patch_state(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -157,7 +157,7 @@ pub(super) async fn switch(State(engine): State<EngineHandle>) -> Done<Response>
     (status = 200, body = SwitchSpec)
 ))]
 pub(super) async fn patch_switch(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -189,7 +189,7 @@ pub(super) async fn show_segment(State(engine): State<EngineHandle>, path: Name)
     (status = 201, body = SegmentStatus)
 ))]
 pub(super) async fn add_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -210,7 +210,7 @@ pub(super) async fn add_segment(
     (status = 200, body = SegmentStatus)
 ))]
 pub(super) async fn set_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -226,7 +226,7 @@ pub(super) async fn set_segment(
 /// Remove a segment; no port may be in it
 #[utoipa::path(delete, path = "/v1/segments/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {
@@ -258,7 +258,7 @@ pub(super) async fn show_port(
     (status = 201, body = PortStatus)
 ))]
 pub(super) async fn add_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -274,7 +274,7 @@ pub(super) async fn add_port(
     (status = 200, body = PortStatus)
 ))]
 pub(super) async fn set_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -288,7 +288,7 @@ pub(super) async fn set_port(
 /// Remove a port; its guest loses the connection
 #[utoipa::path(delete, path = "/v1/ports/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {

@@ -12,6 +12,7 @@ use api::v1::{
 };
 use assert_cmd::Command;
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
+use control::events::Events;
 use control::engine::{Basis, Plan};
 use control::metrics::Facts;
 use control::{server, wanted};
@@ -68,7 +69,7 @@ impl Fake {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let (handle, mut orders) = engine_channel(4);
+                let (handle, mut orders) = engine_channel(4, Events::default());
                 let mut engine = Engine::new(path);
                 tokio::spawn(async move {
                     while let Some(order) = orders.recv().await {
