@@ -119,6 +119,12 @@ impl Events {
         })
     }
 
+    /// All that are kept.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> Vec<Event> {
+        self.ring().kept()
+    }
+
     fn ring(&self) -> MutexGuard<'_, Ring> {
         // Whoever has died of something else has left it whole.
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)

@@ -86,6 +86,11 @@ impl Ring {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> Vec<Event> {
+        self.kept.iter().map(|kept| kept.event.clone()).collect()
+    }
+
     /// The number of the next.
     pub(super) fn next(&self) -> u64 {
         self.first + self.kept.len() as u64
