@@ -60,7 +60,10 @@ pub fn words(what: &EventKind) -> String {
         } => format!("{process} was started again"),
         EventKind::Process {
             process, reason, ..
-        } => because(format!("{process} ended"), reason),
+        } => match reason {
+            Some(reason) => format!("{process} ended ({})", text(reason)),
+            None => format!("{process} ended"),
+        },
         EventKind::Reload {
             file,
             progress,
