@@ -12,8 +12,8 @@ use api::v1::{
 };
 use assert_cmd::Command;
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
-use control::events::Events;
 use control::engine::{Basis, Plan};
+use control::events::Events;
 use control::metrics::Facts;
 use control::{server, wanted};
 use tempfile::TempDir;
