@@ -15,6 +15,7 @@ mod words;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::v1::{Asker, ChangedField, Event, EventKind, EventLevel, Problem};
+use channel::AUDIT;
 use channel::peer::Peer;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -25,8 +26,6 @@ pub use words::{asked_by, words};
 
 use crate::wanted::{Action, Difference, Step, Subject};
 
-/// The target of their lines in the log.
-pub const TARGET: &str = "lasthop::audit";
 /// Clients at once.
 pub const CLIENTS: usize = 16;
 /// What is done to something that stays, and is another.
@@ -139,9 +138,9 @@ pub fn told(what: EventKind, left_out: u64) -> Event {
     let (uid, pid) = (by.map(|by| by.uid), by.and_then(|by| by.pid));
     let left_out = Some(left_out).filter(|count| *count > 0);
     match event.level {
-        EventLevel::Info => tracing::info!(target: TARGET, uid, pid, left_out, "{text}"),
-        EventLevel::Warn => tracing::warn!(target: TARGET, uid, pid, left_out, "{text}"),
-        EventLevel::Error => tracing::error!(target: TARGET, uid, pid, left_out, "{text}"),
+        EventLevel::Info => tracing::info!(target: AUDIT, uid, pid, left_out, "{text}"),
+        EventLevel::Warn => tracing::warn!(target: AUDIT, uid, pid, left_out, "{text}"),
+        EventLevel::Error => tracing::error!(target: AUDIT, uid, pid, left_out, "{text}"),
     }
     event
 }
