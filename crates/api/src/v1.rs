@@ -15,7 +15,8 @@ mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
 pub use event::{
-    Asker, ChangedField, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, Progress,
+    Asker, ChangedField, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange,
+    Progress,
 };
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};

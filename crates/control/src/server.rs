@@ -38,7 +38,7 @@
 //! | `DELETE /v1/mirrors/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/ports/{name}/capture?filter=F` | | 200 a pcapng file without end, see [`crate::capture`] |
 //! | `DELETE /v1/captures/{number}` | | 204 |
-//! | `GET /v1/events?port=P&kind=K&last=N` | | 200 server-sent events without end, each an `Event`, see [`crate::events`] |
+//! | `GET /v1/events?port=P&kind=K&last=N&follow=true` | | 200 server-sent events without end, each an `Event`, see [`crate::events`] |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |

@@ -134,10 +134,9 @@ fn a_change_is_told_with_who_asked_for_it_and_what_it_was() {
     // A connection is an event of its port.
     let guest = UnixStream::connect(place.run_dir().join("vm1.sock")).unwrap();
     let state = |state: &str| {
-        let is = move |event: &Value| {
-            event["kind"] == "port" && event["port"] == "vm1" && event["state"] == state.to_owned()
-        };
-        watcher.until(is)
+        watcher.until(|event| {
+            event["kind"] == "port" && event["port"] == "vm1" && event["state"] == *state
+        });
     };
     state("connected");
     drop(guest);
@@ -161,6 +160,10 @@ fn only_what_is_wanted_is_told() {
         (&event["kind"], &event["name"]),
         (&json!("change"), &json!("vm3"))
     );
+    let all = lasthop.prints("events --kind change --last 9 --no-follow");
+    let lines: Vec<&str> = all.lines().collect();
+    assert_eq!(lines.len(), 2, "{all}");
+    assert!(lines[0].contains("Z info  port vm2 added (uid "), "{all}");
     let wrong = lasthop.cli("events --kind ports");
     assert_eq!(wrong.status.code(), Some(2));
     let words = Watcher::new(&place, "--kind purged --last 5");
@@ -181,10 +184,10 @@ fn the_death_of_the_switch_is_told_with_how_it_died() {
     let missed = watcher.until(|event| event["kind"] == "missed");
     assert_eq!(missed["count"], Value::Null);
     let ended = watcher.until(|event| event["kind"] == "process" && event["process"] == "switch");
-    let short = json!([ended["progress"], ended["level"], ended["reason"]]);
-    assert_eq!(short, json!(["done", "warn", "signal: 9 (SIGKILL)"]));
+    let short = json!([ended["state"], ended["level"], ended["reason"]]);
+    assert_eq!(short, json!(["ended", "warn", "signal: 9 (SIGKILL)"]));
     let again = watcher.until(|event| event["process"] == "switch");
-    assert_eq!(again["progress"], "begun");
+    assert_eq!(again["state"], "restarted");
     assert_eq!(again["pid"].as_i64(), Some(lasthop.pid("switch").into()));
     for line in [
         "switch ended (signal: 9 (SIGKILL))",
@@ -207,7 +210,7 @@ fn it_goes_on_when_control_is_started_again_and_is_told_that_events_were_missed(
     let watcher = Watcher::of_documents(&lasthop, &place, "--kind change,process,flushed");
     lasthop.kill_and_wait("control");
     watcher.until(|event| event["kind"] == "missed");
-    watcher.until(|event| event["process"] == "control" && event["progress"] == "begun");
+    watcher.until(|event| event["process"] == "control" && event["state"] == "restarted");
     lasthop.prints("port remove vm1");
     let removed = watcher.until(|event| event["kind"] == "change");
     assert_eq!(

@@ -23,6 +23,10 @@ pub struct EventsFilter {
     /// Begin with so many of the last events, at most 4096. A client that goes on (`Last-Event-ID`) gets what it has not had instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<u16>,
+    /// Whether to go on with what happens from then on; if not, the stream ends where it would wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(default = true)]
+    pub follow: Option<bool>,
 }
 
 impl EventsFilter {
@@ -46,6 +50,12 @@ impl EventsFilter {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether it wants what happens from now on.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        self.follow.unwrap_or(true)
     }
 
     /// Whether it means an event.
@@ -134,6 +144,16 @@ pub enum Progress {
     Refused,
     /// It failed, and everything is as it was before.
     RolledBack,
+}
+
+/// What became of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessChange {
+    /// It has ended.
+    Ended,
+    /// It was started again.
+    Restarted,
 }
 
 /// A field of something that was changed.
@@ -255,8 +275,8 @@ pub enum EventKind {
     Process {
         /// `control`, `switch`, or `driver` and the name of its port.
         process: String,
-        /// `done`: it has ended; `begun`: it was started again.
-        progress: Progress,
+        /// What became of it.
+        state: ProcessChange,
         /// The number of the one that was started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
@@ -392,7 +412,7 @@ impl EventKind {
                 ..
             }
             | Self::Process {
-                progress: Progress::Done,
+                state: ProcessChange::Ended,
                 ..
             }
             | Self::Upgrade {
@@ -453,7 +473,7 @@ mod tests {
         let filter = |port: &str, kind: &str| EventsFilter {
             port: Some(port.to_owned()).filter(|port| !port.is_empty()),
             kind: Some(kind.to_owned()).filter(|kind| !kind.is_empty()),
-            last: None,
+            ..EventsFilter::default()
         };
         for (port, kind, accepted) in [
             ("", "", true),
@@ -475,9 +495,9 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused_by_name() {
         let filter = |kind: &str, last| EventsFilter {
-            port: None,
             kind: Some(kind.to_owned()),
             last,
+            ..EventsFilter::default()
         };
         assert_eq!(filter("port,upgrade", Some(EVENTS_KEPT)).check(), Ok(()));
         let problem = filter("port,ports", None).check().unwrap_err();

@@ -135,7 +135,7 @@ impl Body for Feed {
             if let Some(text) = self.take() {
                 return frame(text);
             }
-            match (self.has_more(), self.is_over()) {
+            match (self.has_more(), self.is_over() || !self.filter.follows()) {
                 (true, _) => {}
                 (false, true) => return Poll::Ready(None),
                 (false, false) => self.wait = Some(self.wait()),

@@ -201,6 +201,23 @@ async fn all_clients_can_be_ended_after_what_there_is() {
 }
 
 #[tokio::test]
+async fn who_does_not_follow_gets_what_there_is_and_the_end() {
+    let events = Events::of_epoch(10);
+    (0..1000).for_each(|_| events.tell(port("vm1"), 0));
+    let filter = EventsFilter {
+        last: Some(700),
+        follow: Some(false),
+        ..all()
+    };
+    let mut feed = watch(&events, filter, "");
+    let mut count = 0;
+    while let Some(text) = piece(&mut feed).await {
+        count += seen(&text).len();
+    }
+    assert_eq!(count, 700);
+}
+
+#[tokio::test]
 async fn there_are_places_for_so_many() {
     let events = Events::of_epoch(10);
     let feeds: Vec<_> = (0..CLIENTS).map(|_| watch(&events, all(), "")).collect();
@@ -257,7 +274,7 @@ fn a_change_is_told_with_its_fields_as_far_as_there_is_room() {
     let line = words(&what);
     assert_eq!(
         line,
-        "port vm1 changed: mtu none -> 9000, mode none -> \"a\\u001b[31m\\nb\", and 1 more fields, which ends its connection"
+        "port vm1 changed: mtu none -> 9000, mode none -> \"a\\u001b[31m\\nb\", and 1 more field, which ends its connection"
     );
     assert!(serde_json::to_string(&what).unwrap().len() < 2 * FIELDS_MAX);
 }

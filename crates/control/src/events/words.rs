@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use api::v1::{Asker, ChangedField, EventKind, Progress};
+use api::v1::{Asker, ChangedField, EventKind, ProcessChange, Progress};
 use serde_json::Value;
 
 use super::{CHANGE, text};
@@ -41,7 +41,8 @@ pub fn words(what: &EventKind) -> String {
             ..
         } => {
             let of = of(segment.as_deref(), port.as_deref());
-            format!("{count} learned addresses{of} were flushed")
+            let addresses = several(*count, "learned address", "learned addresses");
+            format!("{addresses}{of} flushed")
         }
         EventKind::Purged { port, .. } => {
             format!("cached flows{} were purged", of(None, port.as_deref()))
@@ -55,7 +56,7 @@ pub fn words(what: &EventKind) -> String {
         } => captured(port, *number, filter, *progress),
         EventKind::Process {
             process,
-            progress: Progress::Begun,
+            state: ProcessChange::Restarted,
             ..
         } => format!("{process} was started again"),
         EventKind::Process {
@@ -71,7 +72,9 @@ pub fn words(what: &EventKind) -> String {
             ..
         } => reloaded(file, *progress, reason),
         EventKind::Upgrade { .. } => upgraded(what),
-        EventKind::Missed { count: Some(count) } => format!("{count} events were missed"),
+        EventKind::Missed { count: Some(count) } => {
+            format!("{} missed", several(*count, "event", "events"))
+        }
         EventKind::Missed { count: None } => {
             "events were missed, nobody knows how many: control was started again".to_owned()
         }
@@ -86,6 +89,11 @@ pub fn asked_by(asker: Asker) -> String {
         Some(pid) => format!(" (uid {}, pid {pid})", asker.uid),
         None => format!(" (uid {})", asker.uid),
     }
+}
+
+fn several(count: u64, one: &str, many: &str) -> String {
+    let things = if count == 1 { one } else { many };
+    format!("{count} {things}")
 }
 
 fn because(said: String, reason: &Option<String>) -> String {
@@ -173,7 +181,8 @@ fn differences(fields: &[ChangedField], mut more: u64) -> String {
     }
     if more > 0 {
         let before = if line.is_empty() { ": " } else { ", and " };
-        let _ = write!(line, "{before}{more} more fields");
+        let more = several(more, "more field", "more fields");
+        let _ = write!(line, "{before}{more}");
     }
     line
 }
@@ -219,10 +228,9 @@ fn upgraded(what: &EventKind) -> String {
         Progress::Done => {
             let version = text(version.as_deref().unwrap_or_default());
             let ms = gap_us.unwrap_or_default() as f64 / 1000.0;
-            let connections = connections.unwrap_or_default();
-            format!(
-                "upgraded to version {version}: {connections} connections went on after {ms:.1} ms"
-            )
+            let connections = connections.unwrap_or_default().into();
+            let connections = several(connections, "connection", "connections");
+            format!("upgraded to version {version}: {connections} went on after {ms:.1} ms")
         }
         Progress::Refused => because("no upgrade".to_owned(), reason),
         Progress::RolledBack => because("the upgrade was rolled back".to_owned(), reason),

@@ -318,10 +318,12 @@ pub(super) fn fdb_path(filter: &FdbFilter) -> String {
 
 /// Path of events with a filter.
 pub(super) fn events_path(filter: &EventsFilter) -> String {
-    let port = filter.port.iter().map(|name| format!("&port={name}"));
-    let kind = filter.kind.iter().map(|kinds| format!("&kind={kinds}"));
-    let more: String = port.chain(kind).collect();
-    format!("/v1/events?last={}{more}", filter.last.unwrap_or(0))
+    let port = filter.port.iter().map(|name| format!("port={name}"));
+    let kind = filter.kind.iter().map(|kinds| format!("kind={kinds}"));
+    let last = filter.last.map(|last| format!("last={last}"));
+    let follow = filter.follow.map(|follow| format!("follow={follow}"));
+    let query: Vec<String> = port.chain(kind).chain(last).chain(follow).collect();
+    format!("/v1/events?{}", query.join("&"))
 }
 
 /// Path of a capture of a port.

@@ -33,13 +33,17 @@ pub(super) async fn follow(client: &Client, wish: &Events) -> Done {
 }
 
 async fn print(client: &Client, wish: &Events) -> Done {
-    let path = events_path(&wish.filter());
+    let filter = wish.filter();
+    let path = events_path(&filter);
     let mut stream = Stream::default();
     let mut download = client.open(&path).await?;
     loop {
         while let Some(Ok(frame)) = download.body.frame().await {
             let bytes = frame.into_data().unwrap_or_default();
             stream.add(&bytes, |data| emit(&line(data, wish.json)))?;
+        }
+        if !filter.follows() {
+            return Ok(());
         }
         download = go_on(client, &path, &mut stream).await?;
     }
@@ -191,7 +195,7 @@ mod tests {
         let data = r#"{"id":"a-2","time":"t","kind":"flushed","by":{"uid":7,"pid":8},"segment":"blue","count":2}"#;
         assert_eq!(
             line(data, false),
-            "t info  2 learned addresses of segment blue were flushed (uid 7, pid 8)\n"
+            "t info  2 learned addresses of segment blue flushed (uid 7, pid 8)\n"
         );
         assert_eq!(line("{}", false), "{}\n");
         assert_eq!(line(data, true), format!("{data}\n"));

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use api::v1::{Asker, Event, EventKind, Progress};
+use api::v1::{Asker, Event, EventKind, ProcessChange};
 use channel::peer::Peer;
 use channel::supervision::Tell;
 use control::events;
@@ -50,7 +50,7 @@ impl Untold {
 pub(super) fn ended(process: String, death: &Death, restarts: u32) -> EventKind {
     EventKind::Process {
         process,
-        progress: Progress::Done,
+        state: ProcessChange::Ended,
         pid: None,
         restarts: restarts.into(),
         reason: Some(death.how.clone()),
@@ -72,7 +72,7 @@ impl Supervisor {
         let now = self.of_kind(kind).info();
         self.tell(EventKind::Process {
             process: now.name,
-            progress: Progress::Begun,
+            state: ProcessChange::Restarted,
             pid: Some(now.pid),
             restarts: now.restarts.into(),
             reason: None,
@@ -110,6 +110,8 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
+    use api::v1::Progress;
+
     use super::*;
 
     fn event(file: usize) -> Event {

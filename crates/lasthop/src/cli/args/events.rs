@@ -15,8 +15,11 @@ pub(in crate::cli) struct Events {
     #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = PossibleValuesParser::new(EventKind::NAMES))]
     kind: Vec<String>,
     /// Begin with so many of the last events
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<u16>::new().range(0..=EVENTS_KEPT.into()))]
-    last: u16,
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u16>::new().range(0..=EVENTS_KEPT.into()))]
+    last: Option<u16>,
+    /// End behind them
+    #[arg(long, requires = "last")]
+    no_follow: bool,
     /// Print the API's documents, one in each line
     #[arg(long)]
     pub(in crate::cli) json: bool,
@@ -28,7 +31,8 @@ impl Events {
         EventsFilter {
             port: self.port.clone(),
             kind: (!self.kind.is_empty()).then(|| self.kind.join(",")),
-            last: Some(self.last),
+            last: self.last,
+            follow: self.no_follow.then_some(false),
         }
     }
 }
