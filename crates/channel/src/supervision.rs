@@ -143,8 +143,11 @@ pub enum Ask {
     /// Control: it ends because the switch is gone, without which it can do nothing. An exit status would come too late: whose
     /// link is closed is killed.
     Bereft,
-    /// Control: say from now on what happens of which only the supervisor knows; answered with [`Tell::Events`], again and again.
-    Events,
+    /// Control: what happens of which only the supervisor knows; answered with one [`Tell::Events`], as soon as there is something.
+    Events {
+        /// Those that came before were told to everybody. Without that they are said again: whoever had them has died of something.
+        had: bool,
+    },
 }
 
 /// Bytes of a message that says no more than a number.
@@ -430,8 +433,8 @@ pub enum Tell {
     },
     /// Control: the answer to [`Ask::InterfaceAddresses`], by the names of ports; without those whose interface is gone.
     InterfaceAddresses(Vec<(String, [u8; 6])>),
-    /// Control: what has happened, the oldest first: events of the API as JSON, without ids. Only to one that has asked
-    /// ([`Ask::Events`]): others do not know it.
+    /// Control: what has happened, the oldest first: events of the API as JSON, without ids. Once each time that it asks
+    /// ([`Ask::Events`]): those who do not, do not know it.
     Events(Vec<String>),
 }
 
@@ -501,7 +504,7 @@ mod tests {
             (listen_for, line),
             (Ask::InterfaceAddresses, word),
             (Ask::Bereft, word),
-            (Ask::Events, word),
+            (Ask::Events { had: true }, word),
         ]
     }
 

@@ -186,7 +186,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         close()?;
         at_work.begin();
         engine.supervisor.ready()?;
-        engine.supervisor.watch_events()?;
+        engine.supervisor.ask_for_events(false)?;
         let served = engine.serve(commands).await;
         if served
             .as_ref()
@@ -308,7 +308,7 @@ impl Engine {
                     let mut told = told?;
                     self.supervisor.hear();
                     told.clear_ready();
-                    self.tell_supervisors_events();
+                    self.tell_supervisors_events()?;
                 }
                 _ = ticks.tick() => self.tick()?,
                 report = switch.readable() => {
@@ -438,7 +438,7 @@ impl Engine {
         }
         self.end_unwanted_captures()?;
         self.tell_phases();
-        self.tell_supervisors_events();
+        self.tell_supervisors_events()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
             self.check_flows()?;
         }

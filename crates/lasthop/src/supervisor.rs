@@ -358,9 +358,12 @@ impl Supervisor {
                     child.set_bereft();
                 }
             }
-            Ask::Events => {
+            Ask::Events { had } => {
+                if had && who == CONTROL {
+                    self.events.were_told();
+                }
                 if let Some(child) = self.child(who) {
-                    child.set_hears_events();
+                    child.set_wants_events(true);
                 }
             }
             Ask::WatchGuests(watch) => self.guests.watch(watch),

@@ -3,14 +3,20 @@
 #[allow(dead_code, reason = "the other tests of this folder use the rest")]
 mod running;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use running::{Place, Running, SOON, eventually, port, signal};
-use rustix::process::{Signal, geteuid};
+use rustix::process::{Signal, Uid, geteuid};
+use rustix::thread::set_thread_uid;
 use serde_json::{Value, json};
+
+/// A user who is not the one who runs the tests.
+const NOBODY: u32 = 65534;
 
 fn config() -> String {
     format!("[switch]\nname = \"host1\"\n{}", port("vm1", ""))
@@ -142,6 +148,42 @@ fn a_change_is_told_with_who_asked_for_it_and_what_it_was() {
     drop(guest);
     state("waiting");
     lasthop.end(Signal::TERM);
+}
+
+#[test]
+fn a_change_by_another_user_has_that_users_number() {
+    if !geteuid().is_root() {
+        // Nobody else could be another user.
+        return;
+    }
+    let place = Place::new();
+    let lasthop = place.start(&config());
+    let socket = place.run_dir().join("api.sock");
+    for (path, mode) in [
+        (place.path(""), 0o755),
+        (place.run_dir(), 0o755),
+        (socket.clone(), 0o666),
+    ] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let ask = move || {
+        // Of this thread alone.
+        set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
+        let mut client = UnixStream::connect(socket).unwrap();
+        let request = b"DELETE /v1/ports/vm1 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        client.write_all(request).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = std::thread::spawn(ask).join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    let told = lasthop.prints("events --json --last 1 --kind change --no-follow");
+    let event: Value = serde_json::from_str(&told).unwrap();
+    let by = json!({"uid": NOBODY, "pid": std::process::id()});
+    assert_eq!((&event["name"], &event["by"]), (&json!("vm1"), &by));
+    let line = format!("lasthop::audit: port vm1 removed uid={NOBODY} pid=");
+    assert_eq!(said(&lasthop, &line), 1, "{}", lasthop.log());
 }
 
 #[test]

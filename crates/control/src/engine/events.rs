@@ -1,5 +1,7 @@
 //! What the engine tells those who watch. What a guest can cause is told of each port no more often than its limit says.
 
+use std::io;
+
 use api::v1::EventKind;
 use channel::switching::PortPhase;
 use policy::SegmentId;
@@ -96,13 +98,21 @@ impl Engine {
         }
     }
 
-    /// Passes on what the supervisor has told, which is in the log.
-    pub(super) fn tell_supervisors_events(&mut self) {
-        for document in self.supervisor.take_events() {
+    /// Passes on what the supervisor has told, which is in the log, and asks for more.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn tell_supervisors_events(&mut self) -> io::Result<()> {
+        let documents = self.supervisor.take_events();
+        if documents.is_empty() {
+            return Ok(());
+        }
+        for document in documents {
             match serde_json::from_str(&document) {
                 Ok(event) => self.events.adopt(event),
                 Err(error) => tracing::debug!("an event of the supervisor is none: {error}"),
             }
         }
+        self.supervisor.ask_for_events(true)
     }
 }

@@ -262,12 +262,12 @@ impl SupervisorPeer {
         self.link.send(&Ask::Ready, &[])
     }
 
-    /// Has it say what happens of which only it knows.
+    /// Has it say what happens of which only it knows, once. `had`: all that it has said was told.
     ///
     /// # Errors
     /// The supervisor is gone.
-    pub(super) fn watch_events(&self) -> io::Result<()> {
-        self.link.send(&Ask::Events, &[])
+    pub(super) fn ask_for_events(&self, had: bool) -> io::Result<()> {
+        self.link.send(&Ask::Events { had }, &[])
     }
 
     /// What it has said so since this was asked last.

@@ -45,8 +45,8 @@ struct Alive {
     hung: bool,
     /// Turns in a row in which it had more to say than it was heard of.
     flood: u32,
-    /// It wants to know what happens.
-    hears_events: bool,
+    /// It has asked for what happens, and has got nothing yet.
+    wants_events: bool,
 }
 
 /// The end of a process.
@@ -222,16 +222,16 @@ impl Child {
         }
     }
 
-    /// It wants to be told what happens.
-    pub(super) fn set_hears_events(&mut self) {
+    /// It has asked for what happens, or has got it.
+    pub(super) fn set_wants_events(&mut self, wants: bool) {
         if let Some(alive) = &mut self.alive {
-            alive.hears_events = true;
+            alive.wants_events = wants;
         }
     }
 
-    /// Whether it does.
-    pub(super) fn hears_events(&self) -> bool {
-        self.alive.as_ref().is_some_and(|alive| alive.hears_events)
+    /// Whether it waits for that.
+    pub(super) fn wants_events(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.wants_events)
     }
 
     /// It does what it is there for.
@@ -387,7 +387,7 @@ impl Child {
                 hung: false,
                 flood: 0,
                 // Its version may be one that knows of none.
-                hears_events: false,
+                wants_events: false,
             })
         };
         let alive = from.alive.map(take).transpose()?;
@@ -444,7 +444,7 @@ fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Resu
         beat: Heartbeat::new(Instant::now(), kind),
         hung: false,
         flood: 0,
-        hears_events: false,
+        wants_events: false,
     })
 }
 

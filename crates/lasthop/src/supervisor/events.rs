@@ -2,7 +2,6 @@
 //! when there is one.
 
 use std::collections::VecDeque;
-use std::mem;
 
 use api::v1::{Asker, Event, EventKind, ProcessChange};
 use channel::peer::Peer;
@@ -16,33 +15,58 @@ use super::child::{Child, Death, Kind};
 /// Events that wait for control at most.
 const WAITING: usize = 256;
 
-/// Events that control has not been told.
+/// Events that control has not told everybody.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
-    all: VecDeque<Event>,
+    /// What control was told last, which may die before it has told others.
+    on_the_way: Vec<Event>,
+    waiting: VecDeque<Event>,
     /// Older ones for which there was no room.
     lost: u64,
 }
 
 impl Untold {
     fn add(&mut self, event: Event) {
-        if self.all.len() == WAITING {
-            self.all.pop_front();
+        if self.waiting.len() == WAITING {
+            self.waiting.pop_front();
             self.lost += 1;
         }
-        self.all.push_back(event);
+        self.waiting.push_back(event);
     }
 
-    /// All, as control is told; none, where there are none.
-    fn message(&self) -> Option<Tell> {
+    /// Control has told what was on the way.
+    pub(super) fn were_told(&mut self) {
+        self.on_the_way.clear();
+    }
+
+    /// All, in their order.
+    fn all(&self) -> Vec<Event> {
         let lost = (self.lost > 0).then(|| {
             let count = Some(self.lost);
             events::untold(EventKind::Missed { count }, 0)
         });
-        let all = lost.iter().chain(&self.all);
-        let documents = all.filter_map(|event| serde_json::to_string(event).ok());
+        let waiting = self.waiting.iter().cloned();
+        let on_the_way = self.on_the_way.iter().cloned();
+        on_the_way.chain(lost).chain(waiting).collect()
+    }
+
+    /// Has all of them said by `say`, if there are any, and whether that was done.
+    fn send(&mut self, say: impl FnOnce(&Tell) -> bool) -> bool {
+        let all = self.all();
+        let documents = all
+            .iter()
+            .filter_map(|event| serde_json::to_string(event).ok());
         let documents: Vec<String> = documents.collect();
-        (!documents.is_empty()).then_some(Tell::Events(documents))
+        if documents.is_empty() || !say(&Tell::Events(documents)) {
+            return false;
+        }
+        // However often control dies of it, it is no more than that.
+        let most = all.len().saturating_sub(WAITING);
+        *self = Self {
+            on_the_way: all.into_iter().skip(most).collect(),
+            ..Self::default()
+        };
+        true
     }
 }
 
@@ -91,19 +115,18 @@ impl Supervisor {
         self.events.add(events::told(what, 0));
     }
 
-    /// Tells control what it has not been told, if it wants to know; what there is no room for waits.
+    /// Tells control what it has not been told, if it has asked; what there is no room for waits.
     pub(super) fn tell_control(&mut self) {
         for event in self.drivers.take_events() {
             self.events.add(event);
         }
-        if !self.control.hears_events() {
+        if !self.control.wants_events() {
             return;
         }
-        let Some(message) = self.events.message() else {
-            return;
-        };
-        if self.control.tell_at_once(&message, &[]).is_ok() {
-            drop(mem::take(&mut self.events));
+        let control = &self.control;
+        let say = |tell: &Tell| control.tell_at_once(tell, &[]).is_ok();
+        if self.events.send(say) {
+            self.control.set_wants_events(false);
         }
     }
 }
@@ -124,24 +147,42 @@ mod tests {
         events::untold(what, 0)
     }
 
-    fn files(untold: &Untold) -> Vec<EventKind> {
-        let Some(Tell::Events(all)) = untold.message() else {
-            return Vec::new();
-        };
-        let read = |document: &String| serde_json::from_str::<Event>(document).unwrap().what;
-        all.iter().map(read).collect()
+    /// What is said of all.
+    fn said(untold: &mut Untold) -> Vec<EventKind> {
+        let mut said = Vec::new();
+        untold.send(|tell| {
+            let Tell::Events(all) = tell else {
+                return false;
+            };
+            let read = |document: &String| serde_json::from_str::<Event>(document).unwrap().what;
+            said = all.iter().map(read).collect();
+            true
+        });
+        said
     }
 
     #[test]
     fn while_there_is_no_control_the_last_events_are_kept_and_the_others_counted() {
         let mut untold = Untold::default();
-        assert_eq!(files(&untold), []);
-        (0..WAITING).for_each(|file| untold.add(event(file)));
-        assert_eq!(files(&untold).len(), WAITING);
-        (0..3).for_each(|file| untold.add(event(file)));
-        let all = files(&untold);
+        assert_eq!(said(&mut untold), []);
+        (0..WAITING + 3).for_each(|file| untold.add(event(file)));
+        let all = said(&mut untold);
         assert_eq!(all.len(), WAITING + 1);
         assert_eq!(all[0], EventKind::Missed { count: Some(3) });
         assert_eq!(all[1], event(3).what);
+    }
+
+    #[test]
+    fn what_control_had_when_it_died_is_said_again_to_the_next() {
+        let mut untold = Untold::default();
+        untold.add(event(1));
+        assert_eq!(said(&mut untold), [event(1).what]);
+        untold.add(event(2));
+        assert_eq!(said(&mut untold), [event(1).what, event(2).what]);
+        untold.were_told();
+        assert_eq!(said(&mut untold), []);
+        untold.add(event(3));
+        assert!(!untold.send(|_| false), "there was no room");
+        assert_eq!(said(&mut untold), [event(3).what]);
     }
 }

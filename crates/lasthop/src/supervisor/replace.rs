@@ -276,7 +276,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
             .is_some_and(|upgrade| upgrade.failed.is_some());
     if is_back {
         // It is one that this version has started, and has asked before.
-        control.set_hears_events();
+        control.set_wants_events(true);
     }
     let switch = Child::take(Kind::Switch, record.switch, &mut fds)?;
     let deposits = Deposits::take(record.deposits, &mut fds)?;

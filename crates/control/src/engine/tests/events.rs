@@ -122,7 +122,7 @@ fn what_the_supervisor_tells_is_passed_on() {
     world.tell(&Tell::Events(all));
     // It comes also while something else is waited for.
     drop(engine.status().unwrap());
-    engine.tell_supervisors_events();
+    engine.tell_supervisors_events().unwrap();
     let kept = engine.events.kept();
     assert_eq!(kept.len(), 2);
     assert_eq!((&kept[0].time, &kept[0].what), (&event.time, &event.what));

@@ -28,7 +28,7 @@ impl Kind {
             | Ask::DriverStates
             | Ask::InterfaceAddresses
             | Ask::Bereft
-            | Ask::Events
+            | Ask::Events { .. }
             | Ask::WatchGuests(_)
             | Ask::WatchedGuests
             | Ask::Dials(_)
