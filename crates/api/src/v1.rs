@@ -2,6 +2,7 @@
 
 mod capture;
 mod counts;
+mod event;
 mod flows;
 mod offload;
 mod problem;
@@ -15,6 +16,10 @@ mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
 pub use counts::{AccessCounts, CountsFilter, ListCounts, RuleCounts};
+pub use event::{
+    Asker, ChangedField, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange,
+    Progress,
+};
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};

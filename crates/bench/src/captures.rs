@@ -25,9 +25,8 @@ const END: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_millis(1100);
 /// Where everything is written to.
 const FILE: &str = "/dev/null";
-/// What Lasthop logs when the switch has begun to copy, and when it has ended.
-const BEGUN: &str = " is looked at";
-const ENDED: &str = " is looked at no more";
+/// What Lasthop logs when the switch has begun to copy.
+const BEGUN: &str = " has begun";
 /// KiB that may wait for `tcpdump`, as many as for our command.
 const BUFFER_KIB: u32 = 16 * 1024;
 
@@ -127,8 +126,7 @@ impl Captures {
     fn begun(&self) -> usize {
         let log = self.runtime.with_file_name(lasthop::LOG);
         let log = fs::read_to_string(log).unwrap_or_default();
-        let has = |text: &'static str| log.lines().filter(move |line| line.contains(text)).count();
-        has(BEGUN) - has(ENDED)
+        log.lines().filter(|line| line.contains(BEGUN)).count()
     }
 
     fn our_words(&self, wish: Wish) -> Vec<String> {

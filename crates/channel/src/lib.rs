@@ -34,5 +34,8 @@ pub mod state;
 pub mod supervision;
 pub mod switching;
 
+/// The target of those lines of the log, of any process, that are events: what has happened, and who has asked for it.
+pub const AUDIT: &str = "lasthop::audit";
+
 #[cfg(test)]
 mod tests;

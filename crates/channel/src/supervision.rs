@@ -145,6 +145,11 @@ pub enum Ask {
     Bereft,
     /// Control: what the processes use; answered with [`Tell::ProcessUsage`].
     ProcessUsage,
+    /// Control: what happens of which only the supervisor knows; answered with one [`Tell::Events`], as soon as there is something.
+    Events {
+        /// Those that came before were told to everybody. Without that they are said again: whoever had them has died of something.
+        had: bool,
+    },
 }
 
 /// Bytes of a message that says no more than a number.
@@ -445,6 +450,9 @@ pub enum Tell {
     InterfaceAddresses(Vec<(String, [u8; 6])>),
     /// Control: the answer to [`Ask::ProcessUsage`]; without processes that do not run.
     ProcessUsage(Vec<ProcessUsage>),
+    /// Control: what has happened, the oldest first: events of the API as JSON, without ids. Once each time that it asks
+    /// ([`Ask::Events`]): those who do not, do not know it.
+    Events(Vec<String>),
 }
 
 #[cfg(test)]
@@ -514,6 +522,7 @@ mod tests {
             (Ask::InterfaceAddresses, word),
             (Ask::Bereft, word),
             (Ask::ProcessUsage, word),
+            (Ask::Events { had: true }, word),
         ]
     }
 

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{
-    CaptureQuery, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter, PortStatus,
-    PortsDocument, Problem, ProblemKind, StatsDocument, StatusDocument, TraceDocument,
-    TraceRequest, WantedState,
+    Asker, CaptureQuery, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter,
+    PortStatus, PortsDocument, Problem, ProblemKind, Progress, StatsDocument, StatusDocument,
+    TraceDocument, TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use channel::capture::Reader;
+use channel::peer::Peer;
 
 use crate::capture::Places;
 use crate::engine::{Basis, Plan};
+use crate::events::{self, Events};
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
 use crate::wanted::{Change, Difference, changed, version};
@@ -154,17 +156,22 @@ pub enum Command {
 pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
     places: Places,
+    events: Events,
+    /// On whose behalf it is spoken to.
+    peer: Option<Peer>,
 }
 
-/// A handle, and the commands that come through it; at most `depth` of them wait.
+/// A handle, and the commands that come through it; at most `depth` of them wait. What is done is told to those who watch `events`.
 ///
 /// # Panics
 /// When `depth` is 0.
-pub fn engine_channel(depth: usize) -> (EngineHandle, mpsc::Receiver<Command>) {
+pub fn engine_channel(depth: usize, events: Events) -> (EngineHandle, mpsc::Receiver<Command>) {
     let (commands, receiver) = mpsc::channel(depth);
     let handle = EngineHandle {
         commands,
         places: Places::default(),
+        events,
+        peer: None,
     };
     (handle, receiver)
 }
@@ -176,13 +183,54 @@ impl EngineHandle {
         &self.places
     }
 
-    /// Asks [`Command::Capture`].
+    /// What has happened.
+    #[must_use]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The same engine, which is told that this process asks.
+    #[must_use]
+    pub fn on_behalf_of(&self, peer: Option<Peer>) -> Self {
+        Self {
+            peer,
+            ..self.clone()
+        }
+    }
+
+    fn by(&self) -> Option<Asker> {
+        self.peer.map(events::asker)
+    }
+
+    /// Asks [`Command::Capture`], and tells those who watch.
     ///
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port.
     pub async fn capture(&self, port: String, query: CaptureQuery) -> Answer<Begun> {
+        let (name, filter) = (port.clone(), query.filter.clone());
         let query = Box::new(query);
-        self.ask(|reply| Command::Capture(port, query, reply)).await
+        let begun = self
+            .ask(|reply| Command::Capture(port, query, reply))
+            .await?;
+        self.tell_capture(begun.number, &name, &filter, Progress::Begun);
+        Ok(begun)
+    }
+
+    /// Nothing is copied any more for a capture.
+    pub fn capture_ended(&self, number: u32, port: &str, filter: &str) {
+        self.forget_capture(number);
+        self.tell_capture(number, port, filter, Progress::Done);
+    }
+
+    fn tell_capture(&self, number: u32, port: &str, filter: &str, progress: Progress) {
+        let what = EventKind::Capture {
+            by: self.by(),
+            port: port.to_owned(),
+            number,
+            filter: events::text(filter),
+            progress,
+        };
+        self.events.tell(what, 0);
     }
 
     /// Orders [`Command::EndCapture`].
@@ -194,7 +242,7 @@ impl EngineHandle {
     }
 
     /// The same where nobody waits for what comes of it.
-    pub fn forget_capture(&self, id: u32) {
+    fn forget_capture(&self, id: u32) {
         let (reply, _) = oneshot::channel();
         // An engine that is gone has no captures; one that is busy sees that nobody holds this one.
         let _ = self.commands.try_send(Command::EndCapture(id, reply));
@@ -232,7 +280,7 @@ impl EngineHandle {
         self.ask(Command::Wanted).await
     }
 
-    /// Orders [`Command::Change`], and tells the log what was done.
+    /// Orders [`Command::Change`], and tells those who watch what was done.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
@@ -242,7 +290,8 @@ impl EngineHandle {
         for _ in 0..PLANS {
             let changed = self.ask(|reply| Command::Change(planned, reply)).await?;
             if let Some(wanted) = changed.wanted {
-                Difference::log(changed.basis.wanted(), &wanted.state);
+                let told = Difference::to_tell(changed.basis.wanted(), &wanted.state);
+                self.events.tell_difference(self.peer, told);
                 return Ok(wanted);
             }
             planned = changed.planned;
@@ -287,7 +336,16 @@ impl EngineHandle {
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port or segment.
     pub async fn flush_fdb(&self, filter: FdbFilter) -> Answer<FdbFlushed> {
-        self.ask(|reply| Command::FlushFdb(filter, reply)).await
+        let FdbFilter { segment, port } = filter.clone();
+        let flushed = self.ask(|reply| Command::FlushFdb(filter, reply)).await?;
+        let what = EventKind::Flushed {
+            by: self.by(),
+            segment,
+            port,
+            count: flushed.flushed,
+        };
+        self.events.tell(what, 0);
+        Ok(flushed)
     }
 
     /// Orders [`Command::PurgeFlows`].
@@ -295,7 +353,11 @@ impl EngineHandle {
     /// # Errors
     /// As [`EngineHandle::status`]; and 404 without such a port.
     pub async fn purge_flows(&self, port: Option<String>) -> Answer<()> {
-        self.ask(|reply| Command::PurgeFlows(port, reply)).await
+        let name = port.clone();
+        self.ask(|reply| Command::PurgeFlows(port, reply)).await?;
+        let (by, port) = (self.by(), name);
+        self.events.tell(EventKind::Purged { by, port }, 0);
+        Ok(())
     }
 
     /// Asks [`Command::Trace`].

@@ -16,6 +16,7 @@ mod captures;
 mod change;
 mod documents;
 mod doors;
+mod events;
 mod forgetting;
 mod guards;
 mod guests;
@@ -61,6 +62,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use wire::MacAddr;
 
 use crate::command::{Command, engine_channel};
+use crate::events::Events;
 use crate::learning::{Effect, Fdb, Limits};
 use crate::wanted::Reach;
 
@@ -78,12 +80,8 @@ use rule_counts::{RuleQuestions, deciding};
 pub use saved::{Saved, SavedStation};
 use start::{adopt, receive_start};
 
-/// Lines a second of the log about stations, of each kind: guests can move as often as they like.
-const LINES: u32 = 10;
-/// The time that they are for.
-const SECOND: Duration = Duration::from_secs(1);
-/// Lines about what one port's guest does: as many as the switch has about it.
-const PORT_LINES: (u32, Duration) = (30, Duration::from_secs(30));
+/// Events, and lines of the log, about what one port's guest does: as many lines as the switch has about it.
+const PORT_EVENTS: (u32, Duration) = (30, Duration::from_secs(30));
 /// Between two looks at ages, and two saves of what was learned.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks between two questions which stations are in use.
@@ -154,12 +152,11 @@ pub struct Engine {
     /// What was compiled for the change under way.
     ahead: Option<Access>,
     access_log: AccessLog,
-    /// Lines of stations that have moved.
-    moves_logged: EventLimiter,
-    /// And of those that may not.
-    claims_logged: EventLimiter,
-    /// Lines of each port that its guest can cause.
-    ports_logged: BTreeMap<PortId, EventLimiter>,
+    events: Events,
+    /// Events about each port that its guest can cause.
+    ports_told: BTreeMap<PortId, EventLimiter>,
+    /// How far ports are of which that is to be told.
+    phases_untold: BTreeMap<PortId, (PortPhase, Option<String>)>,
     doors: Doors,
     captures: Captures,
     /// Where metrics are served.
@@ -177,7 +174,7 @@ pub struct Engine {
 /// What keeps it from starting, or the loss of the switch.
 pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let (mut engine, api) = Engine::start(Link::new(link))?;
-    let (handle, commands) = engine_channel(COMMANDS);
+    let (handle, commands) = engine_channel(COMMANDS, engine.events.clone());
     let (doors, porter) = doors::hang(!engine.frozen);
     engine.doors = doors;
     let metrics = engine.metrics.as_ref();
@@ -192,6 +189,7 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
         close()?;
         at_work.begin();
         engine.supervisor.ready()?;
+        engine.supervisor.ask_for_events(false)?;
         let served = engine.serve(commands).await;
         if served
             .as_ref()
@@ -204,14 +202,6 @@ pub fn run(link: OwnedFd, close: impl FnOnce() -> io::Result<()>) -> io::Result<
 }
 
 impl Engine {
-    /// Whether there may be a line about what a port's guest did, and how many were left out before it.
-    fn line_about(&mut self, port: PortId) -> Option<u64> {
-        let now = self.now();
-        let limiter = self.ports_logged.entry(port);
-        let limiter = limiter.or_insert_with(|| EventLimiter::new(PORT_LINES.0, PORT_LINES.1));
-        limiter.once_more(now)
-    }
-
     /// Takes over: the state file's wanted state, the switch's ports and stations. Returns the API's socket.
     ///
     /// # Errors
@@ -265,9 +255,9 @@ impl Engine {
             access: Access::default(),
             ahead: None,
             access_log: AccessLog::default(),
-            moves_logged: EventLimiter::new(LINES, SECOND),
-            claims_logged: EventLimiter::new(LINES, SECOND),
-            ports_logged: BTreeMap::new(),
+            events: Events::default(),
+            ports_told: BTreeMap::new(),
+            phases_untold: BTreeMap::new(),
             doors: Doors::default(),
             captures: Captures::default(),
             metrics: None,
@@ -323,6 +313,7 @@ impl Engine {
                     let mut told = told?;
                     self.supervisor.hear();
                     told.clear_ready();
+                    self.tell_supervisors_events()?;
                 }
                 _ = ticks.tick() => self.tick()?,
                 report = switch.readable() => {
@@ -403,19 +394,18 @@ impl Engine {
                     let mac = mac.0;
                     self.send(Answer::Forget(Stale::Station { segment, mac }));
                 }
-                Effect::Moved { mac, from, to, .. } => {
+                Effect::Moved {
+                    segment,
+                    mac,
+                    from,
+                    to,
+                } => {
                     self.unsaved_move = true;
-                    if let Some(left_out) = self.moves_logged.once_more(self.now()) {
-                        let (from, to) = (self.port_name(from), self.port_name(to));
-                        tracing::info!(%mac, from, to, left_out, "moved");
-                    }
+                    self.tell_moved((segment, mac), from, to);
                 }
-                Effect::Barred { mac, port, .. } => {
-                    if let Some(left_out) = self.claims_logged.once_more(self.now()) {
-                        let port = self.port_name(port);
-                        tracing::warn!(%mac, port, left_out, "claims an address that another port still uses");
-                    }
-                }
+                Effect::Barred {
+                    segment, mac, port, ..
+                } => self.tell_claimed((segment, mac), port),
                 Effect::Learned { .. } | Effect::Forgotten { .. } | Effect::Refused { .. } => {
                     tracing::debug!(?effect);
                 }
@@ -457,6 +447,8 @@ impl Engine {
             self.count_rules()?;
         }
         self.end_unwanted_captures()?;
+        self.tell_phases();
+        self.tell_supervisors_events()?;
         if self.ticks.is_multiple_of(TICKS_PER_CHECK) {
             self.check_flows()?;
         }

@@ -5,6 +5,7 @@
 //! * [`learning`] is the forwarding database: which station is behind which port.
 //! * [`engine`] owns all state, answers upcalls, and makes the switch have what is wanted.
 //! * [`capture`] makes files of the frames that the switch copies for a client.
+//! * [`events`] tells what has happened to those who watch, and to the log.
 //! * [`metrics`] writes what is known for Prometheus.
 //! * [`rule_counts`] has what was counted for the rules of access lists.
 //! * [`command`] is how the API server asks the engine; [`server`] is the API server.
@@ -16,6 +17,7 @@ pub mod capture;
 pub mod command;
 pub mod config;
 pub mod engine;
+pub mod events;
 pub mod learning;
 pub mod metrics;
 mod objects;

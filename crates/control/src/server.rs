@@ -41,6 +41,7 @@
 //! | `DELETE /v1/mirrors/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/ports/{name}/capture?filter=F` | | 200 a pcapng file without end, see [`crate::capture`] |
 //! | `DELETE /v1/captures/{number}` | | 204 |
+//! | `GET /v1/events?port=P&kind=K&last=N&follow=true` | | 200 server-sent events without end, each an `Event`, see [`crate::events`] |
 //! | `GET /v1/stats` | | 200 `StatsDocument` |
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
@@ -65,6 +66,7 @@
 mod access;
 mod captures;
 mod connections;
+mod events;
 mod fdb;
 mod handlers;
 mod mirrors;
@@ -195,6 +197,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .merge(large())
         .route("/v1/ports/{name}/capture", get(captures::capture))
         .route("/v1/captures/{number}", delete(captures::end))
+        .route("/v1/events", get(events::watch))
         .route("/v1/status", get(h::status))
         .route("/v1/stats", get(h::stats))
         .route("/v1/ports/{name}/stats", get(h::port_stats))

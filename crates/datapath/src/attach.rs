@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use channel::AUDIT;
 use channel::switching::{PortConfig, PortPhase, Role};
 use rustix::net::SocketFlags;
 use virtio::vhost_user::{AnswerPipe, Connection, Fault, Session};
@@ -242,7 +243,7 @@ impl Attachment {
         self.keep_record(workers);
         if let Some(left_out) = self.bounds.line() {
             let port = &self.config.name;
-            tracing::info!(port, left_out, "a front end connected");
+            tracing::info!(target: AUDIT, port, left_out, "a front end connected");
         }
         Ok(())
     }
@@ -313,7 +314,7 @@ impl Attachment {
     pub fn queue_failed(&mut self, index: u16, reason: &str, workers: &Workers) {
         if let Some(left_out) = self.bounds.line() {
             let port = &self.config.name;
-            tracing::warn!(port, queue = index, left_out, "stopped: {reason}");
+            tracing::warn!(target: AUDIT, port, queue = index, left_out, "stopped: {reason}");
         }
         // A connection that has ended has a reason of its own.
         if let Some(open) = &mut self.open {
@@ -360,7 +361,7 @@ impl Attachment {
     pub fn disconnect(&mut self, reason: &str, workers: &Workers) {
         if let Some(left_out) = self.bounds.line() {
             let port = &self.config.name;
-            tracing::warn!(port, left_out, "disconnected: {reason}");
+            tracing::warn!(target: AUDIT, port, left_out, "disconnected: {reason}");
         }
         self.close(None, workers);
         self.reason = Some(reason.to_owned());
@@ -438,8 +439,10 @@ impl Attachment {
         if let Some(left_out) = self.bounds.line() {
             let port = &self.config.name;
             match &reason {
-                None => tracing::info!(port, left_out, "the front end disconnected"),
-                Some(reason) => tracing::warn!(port, left_out, "disconnected: {reason}"),
+                None => tracing::info!(target: AUDIT, port, left_out, "the front end disconnected"),
+                Some(reason) => {
+                    tracing::warn!(target: AUDIT, port, left_out, "disconnected: {reason}");
+                }
             }
         }
         self.reason = reason.or(self.reason.take());

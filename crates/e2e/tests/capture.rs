@@ -211,7 +211,7 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
         .expect("the command line runs");
     turn.step("ping");
     eventually("the second capture", PATIENCE, || {
-        lasthop.log().matches("is looked at").nth(1).map(drop)
+        lasthop.log().matches(" has begun").nth(1).map(drop)
     });
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
 
@@ -308,7 +308,7 @@ fn a_capture_ends_with_its_client_its_port_control_and_the_switch() {
         talk(&mut a, &mut b, 2);
     }
     eventually("all to end", PATIENCE, || {
-        let ended = lasthop.log().matches("is looked at no more").count();
+        let ended = lasthop.log().matches(" has ended").count();
         (ended >= 13).then_some(())
     });
     same_footprint("after killed clients", &before, &lasthop.footprint());

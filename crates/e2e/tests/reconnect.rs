@@ -84,6 +84,20 @@ fn guests_go_on_after_their_connection_broke() {
     std::fs::remove_file(lasthop.socket("listens.sock")).expect("QEMU has left its socket");
     listens = listening.start().ready();
     all_talk(&lasthop, [&mut split, &mut packed]);
+    let told = lasthop.ok(&[
+        "events",
+        "--port",
+        "listens",
+        "--last",
+        "100",
+        "--no-follow",
+    ]);
+    let states = told
+        .lines()
+        .filter_map(|line| line.split(" port listens is ").nth(1));
+    let states: Vec<&str> = states.collect();
+    let last = ["up", "dialing", "connected", "up"];
+    assert!(states.ends_with(&last), "{told}");
 
     turn.step("a port comes back with less than its guest has agreed on, and says so");
     let add = [

@@ -23,6 +23,7 @@ mod deposits;
 mod dialling;
 mod drivers;
 mod environment;
+mod events;
 mod groups;
 mod guests;
 mod hand_over;
@@ -58,9 +59,10 @@ use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 
 use admin::Admin;
 use binaries::Binaries;
-use child::{Child, Kind};
+use child::{Child, Death, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
+use events::Untold;
 use guests::Guests;
 use hand_over::{HandOver, Handed};
 use heartbeat::Seen;
@@ -197,6 +199,7 @@ struct Supervisor {
     deposits: Deposits,
     /// What guests' processors do.
     guests: Guests,
+    events: Untold,
     settings: SwitchSettings,
     control: Child,
     switch: Child,
@@ -220,7 +223,7 @@ impl Supervisor {
             let (signal, heard) = self.wait(signals)?;
             match signal.then(|| signals::next(signals)).flatten() {
                 Some(Wish::End) => return Ok(()),
-                Some(Wish::Reload) => self.reload(),
+                Some(Wish::Reload(by)) => self.reload(by),
                 None => {}
             }
             for who in heard {
@@ -238,6 +241,7 @@ impl Supervisor {
             self.turn_upgrade();
             self.look_after();
             self.turn_guests();
+            self.tell_control();
         }
     }
 
@@ -360,6 +364,14 @@ impl Supervisor {
                     child.set_bereft();
                 }
             }
+            Ask::Events { had } => {
+                if had && who == CONTROL {
+                    self.events.were_told();
+                }
+                if let Some(child) = self.child(who) {
+                    child.set_wants_events(true);
+                }
+            }
             Ask::WatchGuests(watch) => self.guests.watch(watch),
             Ask::WatchedGuests => {
                 let watched = self.guests.watched();
@@ -423,6 +435,11 @@ impl Supervisor {
 
     fn restart_dead(&mut self) -> io::Result<()> {
         let died = [self.control.reap(), self.reap_switch()?];
+        for (kind, death) in [Kind::Control, Kind::Switch].into_iter().zip(&died) {
+            if let Some(death) = death {
+                self.tell_ended(kind, death);
+            }
+        }
         if !self.ready
             && let Some(status) = died.into_iter().flatten().next()
         {
@@ -431,6 +448,7 @@ impl Supervisor {
             )));
         }
         if self.switch.restart_if_due(&self.binaries) {
+            self.tell_restarted(Kind::Switch);
             // Control belongs to the switch that is gone; its successor sets the new one up.
             self.control.set_bereft();
             self.control.kill();
@@ -438,6 +456,7 @@ impl Supervisor {
             self.switch.kill_unless(told);
         }
         if self.switch_is_whole() && self.control.restart_if_due(&self.binaries) {
+            self.tell_restarted(Kind::Control);
             let told = self.introduce_control();
             self.control.kill_unless(told);
         }
@@ -450,7 +469,7 @@ impl Supervisor {
     }
 
     /// If the switch has died: what it said last is what its successor goes by.
-    fn reap_switch(&mut self) -> io::Result<Option<String>> {
+    fn reap_switch(&mut self) -> io::Result<Option<Death>> {
         let Some(status) = self.switch.has_died() else {
             return Ok(None);
         };

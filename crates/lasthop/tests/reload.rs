@@ -43,9 +43,10 @@ fn a_signal_has_the_file_read_again() {
     let socket = |name: &str| place.run_dir().join(name);
     assert!(listens(&socket("vm3.sock")) && !socket("vm2.sock").exists());
     let log = lasthop.log();
-    let target = "INFO lasthop::cli::apply: ";
-    for line in ["- port vm2 (loses its connection)\n", "+ port vm3: "] {
+    let target = "INFO lasthop::audit: ";
+    for line in ["port vm2 removed uid=", "port vm3 added uid="] {
         assert!(log.contains(&format!("{target}{line}")), "{log}");
+        assert_eq!(log.matches(line).count(), 1, "{log}");
     }
     // Every line has a time, as the log has it.
     let all_have_one = |log: &str| log.lines().all(|line| line.starts_with("20"));

@@ -45,6 +45,12 @@ impl EventLimiter {
         Some(std::mem::take(&mut self.left_out))
     }
 
+    /// Whether it may not be done once more, without counting that as an attempt.
+    #[must_use]
+    pub fn is_exhausted(&self, now: Duration) -> bool {
+        self.done >= self.most && self.is_under_way(now)
+    }
+
     /// How often it was left out so far.
     #[must_use]
     pub fn all_left_out(&self) -> u64 {
@@ -75,6 +81,9 @@ mod tests {
             [Some(0), Some(0), None, None]
         );
         assert_eq!([at(1000), at(1001), at(1002)], [Some(2), Some(0), None]);
+        let exhausted = |ms| limiter.is_exhausted(Duration::from_millis(ms));
+        assert_eq!([exhausted(1999), exhausted(2000)], [true, false]);
+        let mut at = |ms| limiter.once_more(Duration::from_millis(ms));
         assert_eq!(at(5000), Some(1));
         assert_eq!(limiter.all_left_out(), 3);
     }

@@ -114,12 +114,6 @@ impl Engine {
         let (file, threads) = memory.ok_or_else(|| Problem::internal("no memory came"))?;
         let region = Region::map(&file, threads.into(), ring).map_err(unavailable)?;
         let reader = region.reader().map_err(unavailable)?;
-        tracing::info!(
-            port = name,
-            filter = query.filter,
-            capture = id,
-            "is looked at"
-        );
         Ok(Begun {
             number: id,
             reader,
@@ -133,7 +127,6 @@ impl Engine {
             let detail = format!("there is no capture {id}");
             return Err(Problem::new(ProblemKind::NotFound, detail));
         }
-        tracing::info!(capture = id, "is looked at no more");
         let ended = self.switch.order(Order::EndCapture(id), &[]);
         ended.map(drop).map_err(unavailable)
     }

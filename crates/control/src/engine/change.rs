@@ -201,7 +201,8 @@ impl Engine {
         self.limits.remove(&id);
         self.peers.remove(&id);
         self.forget_mirrors_of(id);
-        self.ports_logged.remove(&id);
+        self.ports_told.remove(&id);
+        self.phases_untold.remove(&id);
         let Some(config) = self.ports.remove(&id) else {
             return Ok(());
         };

@@ -60,7 +60,7 @@ fn feature_names(bits: u64) -> Vec<String> {
         .collect()
 }
 
-fn api_state(phase: PortPhase) -> ApiState {
+pub(super) fn api_state(phase: PortPhase) -> ApiState {
     match phase {
         PortPhase::Waiting => ApiState::Waiting,
         PortPhase::Dialing => ApiState::Dialing,
@@ -311,7 +311,7 @@ impl Engine {
         })
     }
 
-    fn segment_name(&self, id: SegmentId) -> &str {
+    pub(super) fn segment_name(&self, id: SegmentId) -> &str {
         let mut names = self.saved.numbers.segments.iter();
         names
             .find(|(_, i)| **i == id)

@@ -191,6 +191,7 @@ impl Engine {
         }
         // Their clients would hold the doors open.
         self.end_captures()?;
+        self.events.end_clients();
         if !self.frozen && !self.doors.is_open() {
             self.save()?;
             self.frozen = true;

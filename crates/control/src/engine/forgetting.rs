@@ -18,7 +18,6 @@ impl Engine {
         let port = port.and_then(|name| numbers.ports.get(name)).copied();
         let (flushed, effects) = self.fdb.flush(segment, port);
         self.carry_out(effects);
-        tracing::info!(flushed, "learned addresses were flushed");
         // The next control would know them by the file.
         self.save().map_err(unavailable)?;
         let flushed = flushed as u64;

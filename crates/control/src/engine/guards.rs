@@ -134,13 +134,7 @@ impl Engine {
             self.saved.bound.insert(port, new);
             self.owners.outdate();
             self.unsaved_bound = true;
-            let mac = new.mac.map(|mac| MacAddr(mac).to_string());
-            let addresses: Vec<String> = new.addresses().map(|a| a.to_string()).collect();
-            let addresses = addresses.join(" ");
-            if let Some(left_out) = self.line_about(port) {
-                let port = self.port_name(port);
-                tracing::info!(port, mac, addresses, left_out, "bound");
-            }
+            self.tell_bound(port, &new);
         }
         let effects = self.fdb.learn(now, segment, mac, port);
         if effects.is_empty() && new == bound {

@@ -202,7 +202,8 @@ impl AsFd for SwitchPeer {
     }
 }
 
-/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`] and [`Tell::Ping`].
+/// The supervisor. It speaks only when asked, but for [`Tell::Stop`], [`Tell::Freeze`], [`Tell::Thaw`], [`Tell::Ping`] and
+/// [`Tell::Events`].
 #[derive(Debug)]
 pub(super) struct SupervisorPeer {
     link: Link<Ask, Tell>,
@@ -213,6 +214,8 @@ pub(super) struct SupervisorPeer {
     frozen: bool,
     /// What it knows of whom to dial, as far as that is known.
     dials: Option<Dials>,
+    /// What it has said that has happened.
+    events: Vec<String>,
 }
 
 /// Where front ends listen, by port.
@@ -231,6 +234,7 @@ impl SupervisorPeer {
             stop: false,
             frozen: false,
             dials: None,
+            events: Vec::new(),
         })
     }
 
@@ -258,6 +262,19 @@ impl SupervisorPeer {
     /// The supervisor is gone.
     pub(super) fn ready(&self) -> io::Result<()> {
         self.link.send(&Ask::Ready, &[])
+    }
+
+    /// Has it say what happens of which only it knows, once. `had`: all that it has said was told.
+    ///
+    /// # Errors
+    /// The supervisor is gone.
+    pub(super) fn ask_for_events(&self, had: bool) -> io::Result<()> {
+        self.link.send(&Ask::Events { had }, &[])
+    }
+
+    /// What it has said so since this was asked last.
+    pub(super) fn take_events(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.events)
     }
 
     /// The switch is gone, and we go, too.
@@ -416,6 +433,7 @@ impl SupervisorPeer {
             Tell::Freeze => self.frozen = true,
             Tell::Thaw => self.frozen = false,
             Tell::Ping => self.link.send(&Ask::Alive, &[])?,
+            Tell::Events(all) => self.events.extend_from_slice(all),
             _ => {}
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use channel::switching::{self, Order, PortPhase, Report, StationUse};
+use channel::switching::{self, Order, Report, StationUse};
 use wire::MacAddr;
 
 use super::Engine;
@@ -30,13 +30,8 @@ impl Engine {
                     reason,
                 } => {
                     self.note_phase(port, phase)?;
-                    // The switch itself logs who connects, leaves, or breaks a rule.
-                    let left_out = (phase == PortPhase::Up).then(|| self.line_about(port));
-                    let port = self.port_name(port);
-                    match left_out {
-                        Some(Some(left_out)) => tracing::info!(port, left_out, "up"),
-                        _ => tracing::debug!(port, ?phase, reason),
-                    }
+                    self.phases_untold.insert(port, (phase, reason));
+                    self.tell_phase(port);
                 }
                 Report::Rules(uses) => self.note_rules(&uses),
                 Report::Flows(number, part) => self.inquiries.flows.note(number, part),

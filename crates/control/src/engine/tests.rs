@@ -2,6 +2,7 @@ mod access;
 mod answers;
 mod captures;
 mod changes;
+mod events;
 mod guards;
 mod learning;
 mod owners;

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_now, query, with_tag};
-use super::requests::{Done, document, malformed, name, same_name};
+use super::requests::{Client, Done, document, malformed, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{AccessChange, Change, check_access};
 
@@ -30,7 +30,7 @@ pub(super) async fn show(State(engine): State<EngineHandle>) -> Done<Response> {
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn put(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -48,7 +48,7 @@ pub(super) async fn put(
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn patch(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -104,7 +104,7 @@ pub(super) async fn show_list(State(engine): State<EngineHandle>, path: Name) ->
     (status = 200, body = AccessListSpec)
 ))]
 pub(super) async fn put_list(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -119,7 +119,7 @@ pub(super) async fn put_list(
 /// Remove an access list
 #[utoipa::path(delete, operation_id = "remove_access_list", path = "/v1/access/lists/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_list(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {
@@ -131,7 +131,7 @@ pub(super) async fn remove_list(
     (status = 200, body = RuleSpec)
 ))]
 pub(super) async fn put_rule(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Names,
     headers: HeaderMap,
     body: Body,
@@ -147,7 +147,7 @@ pub(super) async fn put_rule(
 /// Remove a rule from a list
 #[utoipa::path(delete, operation_id = "remove_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_rule(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Names,
     headers: HeaderMap,
 ) -> Done<Response> {
@@ -171,7 +171,7 @@ pub(super) async fn show_set(State(engine): State<EngineHandle>, path: Name) -> 
     (status = 200, body = AddressSet)
 ))]
 pub(super) async fn put_set(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -186,7 +186,7 @@ pub(super) async fn put_set(
 /// Remove a set of addresses; no rule may name it
 #[utoipa::path(delete, operation_id = "remove_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_set(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {
@@ -209,7 +209,7 @@ pub(super) async fn show_group(State(engine): State<EngineHandle>, path: Name) -
     (status = 200, body = Group)
 ))]
 pub(super) async fn put_group(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -224,7 +224,7 @@ pub(super) async fn put_group(
 /// Remove a group of ports; no list may name it
 #[utoipa::path(delete, path = "/v1/access/groups/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_group(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {

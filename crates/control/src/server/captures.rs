@@ -11,7 +11,7 @@ use channel::capture::MAX_CAPTURES;
 
 use super::connections::Endless;
 use super::handlers::{Name, NamePath, query};
-use super::requests::{Done, malformed, name};
+use super::requests::{Client, Done, malformed, name};
 use crate::capture::{Feed, Pieces};
 use crate::command::EngineHandle;
 
@@ -24,7 +24,7 @@ use crate::command::EngineHandle;
      headers(("Location" = String, description = "To be deleted to end it.")))
 ))]
 pub(super) async fn capture(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     wish: Result<Query<CaptureQuery>, QueryRejection>,
 ) -> Done<Response> {
@@ -34,7 +34,7 @@ pub(super) async fn capture(
     let (filter, snaplen, count) = (wish.filter.clone(), wish.snaplen, wish.count);
     let begun = engine.capture(port.clone(), wish).await?;
     let (number, held) = (begun.number, begun.held);
-    let teller = engine.clone();
+    let (name, means) = (port.clone(), filter.clone());
     let feed = Feed {
         reader: begun.reader,
         port,
@@ -43,7 +43,7 @@ pub(super) async fn capture(
         count,
         ended: Box::new(move || {
             drop(held);
-            teller.forget_capture(number);
+            engine.capture_ended(number, &name, &means);
         }),
     };
     let headers = [

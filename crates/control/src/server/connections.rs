@@ -23,6 +23,7 @@ use api::v1::{Problem, ProblemKind};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse, Response};
+use channel::peer::Peer;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -75,15 +76,17 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
-        Ok(match self {
+    /// A connection, and who it is by a path.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
+        match self {
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 set_socket_send_buffer_size(&stream, UNREAD)?;
-                Box::new(stream)
+                let peer = Peer::of(&stream).ok();
+                Ok((Box::new(stream), peer))
             }
-            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
-        })
+            Self::Tcp(listener) => Ok((Box::new(listener.accept().await?.0), None)),
+        }
     }
 }
 
@@ -152,7 +155,7 @@ pub(super) async fn serve(
         tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
-                Ok(stream) => crowd.admit(stream),
+                Ok((stream, peer)) => crowd.admit(stream, peer),
                 Err(error) => {
                     tracing::debug!("a client could not be accepted: {error}");
                     sleep(PAUSE).await;
@@ -182,7 +185,7 @@ impl Crowd {
         }
     }
 
-    fn admit(&mut self, stream: Box<dyn Stream>) {
+    fn admit(&mut self, stream: Box<dyn Stream>, peer: Option<Peer>) {
         if self.clients.len() >= CLIENTS && !self.make_room() {
             // Whoever comes in a flood is not even told.
             if let Ok(place) = Arc::clone(&self.farewells).try_acquire_owned() {
@@ -194,7 +197,14 @@ impl Crowd {
         let answers = Arc::clone(&self.answers);
         let closing = self.closing.subscribe();
         let service = TowerToHyperService::new(self.router.clone());
-        let attended = attend(stream, service, Arc::clone(&activity), answers, closing);
+        let attended = attend(
+            stream,
+            peer,
+            service,
+            Arc::clone(&activity),
+            answers,
+            closing,
+        );
         let task = self.tasks.spawn(attended);
         self.clients.push(Client { activity, task });
     }
@@ -214,14 +224,16 @@ impl Crowd {
 /// Serves one client until it, we or its time is over.
 async fn attend(
     stream: Box<dyn Stream>,
+    peer: Option<Peer>,
     service: TowerToHyperService<Router>,
     activity: Arc<Activity>,
     answers: Arc<Semaphore>,
     mut closing: watch::Receiver<bool>,
 ) {
     let noted = Arc::clone(&activity);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         noted.note(true);
+        peer.map(|peer| request.extensions_mut().insert(peer));
         let (noted, answers) = (Arc::clone(&noted), Arc::clone(&answers));
         let service = service.clone();
         async move {
@@ -406,13 +418,13 @@ mod tests {
         let mut crowd = Crowd::new(Router::new());
         let mut others = Vec::new();
         for _ in 0..CLIENTS {
-            crowd.admit(deaf(&mut others));
+            crowd.admit(deaf(&mut others), None);
         }
         for client in &crowd.clients {
             client.activity.note(true);
         }
         for _ in 0..10 * FAREWELLS {
-            crowd.admit(deaf(&mut others));
+            crowd.admit(deaf(&mut others), None);
         }
         assert_eq!(crowd.tasks.len(), CLIENTS + FAREWELLS);
     }

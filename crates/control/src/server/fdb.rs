@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::handlers::{Body, IfMatch, order_now, query, with_tag};
-use super::requests::{Done, document, malformed, same_name};
+use super::requests::{Client, Done, document, malformed, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{Change, FdbChange};
 
@@ -30,7 +30,7 @@ pub(super) async fn list(
 /// heard again.
 #[utoipa::path(delete, operation_id = "flush_fdb", path = "/v1/fdb", params(FdbFilter), responses((status = 200, body = FdbFlushed)))]
 pub(super) async fn flush(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     filter: Result<Query<FdbFilter>, QueryRejection>,
 ) -> Done<Json<FdbFlushed>> {
     Ok(Json(engine.flush_fdb(query(filter)?).await?))
@@ -48,7 +48,7 @@ pub(super) async fn list_static(State(engine): State<EngineHandle>) -> Done<Resp
     (status = 200, body = StaticEntry)
 ))]
 pub(super) async fn put_static(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     place: Place,
     headers: HeaderMap,
     body: Body,
@@ -65,7 +65,7 @@ pub(super) async fn put_static(
 /// Have a station learned again
 #[utoipa::path(delete, operation_id = "remove_static_entry", path = "/v1/fdb/static/{segment}/{mac}", params(StaticPath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_static(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     place: Place,
     headers: HeaderMap,
 ) -> Done<Response> {

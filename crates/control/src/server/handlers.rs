@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::openapi;
-use super::requests::{Done, Failure, condition, document, is_known, misspelt, name};
+use super::requests::{Client, Done, Failure, condition, document, is_known, misspelt, name};
 use crate::command::{EngineHandle, Request, Wanted};
 use crate::metrics::{self, Format};
 use crate::wanted::{self, Change};
@@ -96,7 +96,7 @@ pub(super) async fn wanted(
     (status = 200, body = WantedState)
 ))]
 pub(super) async fn put_state(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -113,7 +113,7 @@ pub(super) async fn put_state(
     (status = 200, body = WantedState)
 ))]
 pub(super) async fn patch_state(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -137,7 +137,7 @@ pub(super) async fn switch(State(engine): State<EngineHandle>) -> Done<Response>
     (status = 200, body = SwitchSpec)
 ))]
 pub(super) async fn patch_switch(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -169,7 +169,7 @@ pub(super) async fn show_segment(State(engine): State<EngineHandle>, path: Name)
     (status = 201, body = SegmentStatus)
 ))]
 pub(super) async fn add_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -190,7 +190,7 @@ pub(super) async fn add_segment(
     (status = 200, body = SegmentStatus)
 ))]
 pub(super) async fn set_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -206,7 +206,7 @@ pub(super) async fn set_segment(
 /// Remove a segment; no port may be in it
 #[utoipa::path(delete, path = "/v1/segments/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_segment(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {
@@ -238,7 +238,7 @@ pub(super) async fn show_port(
     (status = 201, body = PortStatus)
 ))]
 pub(super) async fn add_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -254,7 +254,7 @@ pub(super) async fn add_port(
     (status = 200, body = PortStatus)
 ))]
 pub(super) async fn set_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
     body: Body,
@@ -268,7 +268,7 @@ pub(super) async fn set_port(
 /// Remove a port; its guest loses the connection
 #[utoipa::path(delete, path = "/v1/ports/{name}", params(NamePath, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_port(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     headers: HeaderMap,
 ) -> Done<Response> {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
 use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, query, with_tag};
-use super::requests::{Done, document, name, same_name};
+use super::requests::{Client, Done, document, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{self, Change, MirrorChange};
 
@@ -37,7 +37,7 @@ pub(super) async fn show(State(engine): State<EngineHandle>, path: Name) -> Done
     (status = 200, body = MirrorSpec, description = "It was only looked at.")
 ))]
 pub(super) async fn add(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     options: Options,
     headers: HeaderMap,
     body: Body,
@@ -59,7 +59,7 @@ pub(super) async fn add(
     (status = 200, body = MirrorSpec)
 ))]
 pub(super) async fn put(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,
@@ -75,7 +75,7 @@ pub(super) async fn put(
 /// Remove a mirror
 #[utoipa::path(delete, operation_id = "remove_mirror", path = "/v1/mirrors/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     path: Name,
     options: Options,
     headers: HeaderMap,

@@ -8,7 +8,7 @@ use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
-use super::{access, captures, fdb, handlers, mirrors};
+use super::{access, captures, events, fdb, handlers, mirrors};
 
 /// As it was made last.
 pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json");
@@ -62,6 +62,7 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         mirrors::remove,
         captures::capture,
         captures::end,
+        events::watch,
         handlers::stats,
         handlers::port_stats,
         fdb::list,
@@ -203,7 +204,7 @@ mod tests {
             let verb = name.split_once('_').map(|(verb, _)| verb);
             let verbs = [
                 "get", "list", "add", "put", "replace", "patch", "change", "remove", "capture",
-                "end", "trace", "flush", "purge",
+                "end", "trace", "flush", "purge", "watch",
             ];
             assert!(verb.is_some_and(|verb| verbs.contains(&verb)), "{name}");
             assert!(names.insert(name), "{name} is there twice");

@@ -1,17 +1,21 @@
 //! From a request to what is asked for, or to what is wrong with it.
 
+use std::convert::Infallible;
+
 use api::v1::{Problem, ProblemKind};
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::Path;
 use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{FromRequestParts, Path};
 use axum::http::header::{CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
+use channel::peer::Peer;
 use serde::de::DeserializeOwned;
 
 use super::{BODY_MAX, STATE_MAX};
-use crate::command::Condition;
+use crate::command::{Condition, EngineHandle};
 use crate::objects;
 
 /// A problem on its way to the client.
@@ -34,6 +38,21 @@ impl IntoResponse for Failure {
 
 /// What a handler gives back.
 pub(super) type Done<T> = Result<T, Failure>;
+
+/// The engine, which is told who asks: for what is to be seen in the log.
+pub(super) struct Client(pub(super) EngineHandle);
+
+impl FromRequestParts<EngineHandle> for Client {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        engine: &EngineHandle,
+    ) -> Result<Self, Infallible> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        Ok(Self(engine.on_behalf_of(peer)))
+    }
+}
 
 /// A request that cannot be read.
 pub(super) fn malformed(detail: impl Into<String>) -> Problem {

@@ -1,6 +1,7 @@
 //! The server over a real socket, with an engine that only remembers.
 
 mod access;
+mod events;
 mod mirrors;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::command::{Answer, Begun, Changed, Command, Request, Wanted, engine_channel};
 use crate::engine::{Basis, Plan};
+use crate::events::Events;
 use crate::metrics::Facts;
 use crate::rule_counts::Counted;
 use crate::wanted;
@@ -186,7 +188,7 @@ struct Site {
 
 impl Site {
     fn start() -> Self {
-        let (engine, commands) = engine_channel(4);
+        let (engine, commands) = engine_channel(4, Events::default());
         let dir = tempfile::tempdir().unwrap();
         let fake = FakeEngine {
             wanted: WantedState::default(),
@@ -840,7 +842,7 @@ async fn bodies_are_bounded_and_json() {
 
 #[tokio::test]
 async fn an_engine_that_is_gone_is_503() {
-    let (engine, commands) = engine_channel(1);
+    let (engine, commands) = engine_channel(1, Events::default());
     drop(commands);
     let site = Site::with_engine(tempfile::tempdir().unwrap(), engine);
     let problem = site.refused("GET", "/v1/status", "").await;
@@ -850,7 +852,7 @@ async fn an_engine_that_is_gone_is_503() {
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_is_silent_is_503() {
-    let (engine, _commands) = engine_channel(1);
+    let (engine, _commands) = engine_channel(1, Events::default());
     for _ in 0..3 {
         let problem = engine.stats().await.unwrap_err();
         assert_eq!(problem.status, 503);
@@ -914,7 +916,7 @@ async fn a_crowd_of_idle_clients_makes_room() {
 #[tokio::test]
 async fn a_crowd_of_busy_clients_is_served_a_few_at_a_time_and_the_rest_is_turned_away() {
     // An engine that never answers.
-    let (engine, _commands) = engine_channel(1);
+    let (engine, _commands) = engine_channel(1, Events::default());
     let site = Site::with_engine(tempfile::tempdir().unwrap(), engine);
     let ask = b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut busy = Vec::new();

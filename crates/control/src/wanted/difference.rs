@@ -11,8 +11,8 @@ use api::v1::{PortSpec, WantedState};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Rules and address sets of one change that the log tells one by one.
-const LOGGED: usize = 200;
+/// Rules and address sets of one change that are told one by one when it was done.
+const TOLD: usize = 200;
 
 /// What a step does to its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -171,34 +171,18 @@ impl Difference {
         self.changes.is_empty()
     }
 
-    /// Tells the log what was done. Of many rules it tells how many: to find out more takes time, and nobody reads it.
-    pub(crate) fn log(old: &WantedState, new: &WantedState) {
+    /// The same as far as it is told when it was done; and of how many rules and address sets it is not, because they are many: to find
+    /// out more takes time, and nobody reads it.
+    pub(crate) fn to_tell(old: &WantedState, new: &WantedState) -> (Self, u64) {
         let rules = access::count(&old.access, &new.access);
-        if rules <= LOGGED {
-            return Self::between(old, new).log_all();
+        if rules <= TOLD {
+            return (Self::between(old, new), 0);
         }
-        tracing::info!("access lists changed: {rules} rules and address sets, or fewer");
         let rest = WantedState {
             access: Arc::clone(&old.access),
             ..new.clone()
         };
-        Self::between(old, &rest).log_all();
-    }
-
-    fn log_all(&self) {
-        for step in &self.changes {
-            let what = step.subject.as_str();
-            let name = step.name.as_deref().unwrap_or_default();
-            let done = match step.action {
-                Action::Add => "added",
-                Action::Remove => "removed",
-                Action::Change => "changed",
-            };
-            match name {
-                "" => tracing::info!("{what} {done}"),
-                name => tracing::info!("{what} {name} {done}"),
-            }
-        }
+        (Self::between(old, &rest), rules as u64)
     }
 }
 

@@ -30,7 +30,7 @@ const DRY_RUN: &str = "/v1/state?dry_run=true";
 pub(super) enum Teller {
     /// On standard output, and warnings on standard error.
     People,
-    /// The log, a line for each.
+    /// The log.
     Log,
 }
 
@@ -41,10 +41,8 @@ impl Teller {
                 emit(&show(difference, &Colours::of_terminal()))?;
                 super::warn(doubts);
             }
+            // What is changed is told by the one who changes it.
             Self::Log => {
-                for line in show(difference, &Colours::NONE).lines() {
-                    tracing::info!("{line}");
-                }
                 for doubt in doubts.lines() {
                     tracing::warn!("{doubt}");
                 }

@@ -2,6 +2,7 @@
 
 mod acl;
 mod capture;
+mod events;
 mod fdb;
 mod guard;
 mod mirror;
@@ -19,6 +20,7 @@ use clap_complete::Shell;
 use super::limits::{self, LimitArg, limit};
 pub(super) use acl::Acl;
 pub(super) use capture::Capture;
+pub(super) use events::Events;
 pub(super) use fdb::Fdb;
 pub(super) use mirror::Mirror;
 pub(super) use segment::Segment;
@@ -100,6 +102,8 @@ pub(super) enum Command {
     /// Show which MAC address was learned behind which port, and forget it
     #[command(subcommand)]
     Fdb(Fdb),
+    /// Show what happens as it happens, and who has asked for it, until it is interrupted
+    Events(Events),
     /// Replace every process by one of another version, while guests keep their network
     Upgrade(Upgrade),
     /// Say which version this is, and what it understands of others: a running Lasthop asks before an upgrade

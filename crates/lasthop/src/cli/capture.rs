@@ -9,11 +9,11 @@ use std::time::Duration;
 use api::v1::CaptureQuery;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use super::args::Capture;
 use super::client::{Client, Download, capture_path};
+use super::stop::Stop;
 use super::{Done, Failure, units};
 
 /// What is on its way after the end was asked for comes within that.
@@ -121,29 +121,6 @@ async fn patiently<T>(limited: bool, what: impl Future<Output = Option<T>>) -> O
     match limited {
         true => timeout(PATIENCE, what).await.ok().flatten(),
         false => what.await,
-    }
-}
-
-/// The signals that end a capture.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self, Failure> {
-        let failed = |error: io::Error| Failure::Failed(error.to_string());
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
-            terminate: signal(SignalKind::terminate()).map_err(failed)?,
-        })
-    }
-
-    async fn wanted(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::v1::{CaptureDirection, CaptureQuery, FdbFilter, Problem};
+use api::v1::{CaptureDirection, CaptureQuery, EventsFilter, FdbFilter, Problem};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -29,6 +29,8 @@ struct Question<'a> {
     path: &'a str,
     /// For `If-Match`.
     tag: Option<&'a str>,
+    /// For `Last-Event-ID`.
+    event: Option<&'a str>,
     body: Bytes,
 }
 
@@ -38,6 +40,7 @@ impl<'a> Question<'a> {
             method,
             path,
             tag: None,
+            event: None,
             body: Bytes::new(),
         }
     }
@@ -154,7 +157,19 @@ impl Client {
 
     /// Asks for a document without end.
     pub(super) async fn open(&self, path: &str) -> Result<Download, Failure> {
-        let question = Question::of(Method::GET, path);
+        self.open_behind(path, None).await
+    }
+
+    /// The same of events, behind the one that was had last.
+    pub(super) async fn open_behind(
+        &self,
+        path: &str,
+        event: Option<&str>,
+    ) -> Result<Download, Failure> {
+        let question = Question {
+            event,
+            ..Question::of(Method::GET, path)
+        };
         let begun = self.in_time(self.begin(question)).await?;
         let (answer, connection) = begun;
         let status = answer.status();
@@ -233,6 +248,9 @@ impl Client {
         if let Some(tag) = question.tag {
             request = request.header(IF_MATCH, tag);
         }
+        if let Some(event) = question.event {
+            request = request.header("last-event-id", event);
+        }
         let request = request
             .body(Full::new(question.body))
             .map_err(|error| Failure::Failed(error.to_string()))?;
@@ -307,6 +325,16 @@ pub(super) fn fdb_path(filter: &FdbFilter) -> String {
         true => "/v1/fdb".to_owned(),
         false => format!("/v1/fdb?{}", query.join("&")),
     }
+}
+
+/// Path of events with a filter.
+pub(super) fn events_path(filter: &EventsFilter) -> String {
+    let port = filter.port.iter().map(|name| format!("port={name}"));
+    let kind = filter.kind.iter().map(|kinds| format!("kind={kinds}"));
+    let last = filter.last.map(|last| format!("last={last}"));
+    let follow = filter.follow.map(|follow| format!("follow={follow}"));
+    let query: Vec<String> = port.chain(kind).chain(last).chain(follow).collect();
+    format!("/v1/events?{}", query.join("&"))
 }
 
 /// Path of a capture of a port.

@@ -44,6 +44,7 @@ pub(super) async fn obey(client: &Client, command: Command) -> Done {
         Command::Flows(args) => super::trace::flows(client, args).await,
         Command::Capture(wish) => super::capture::capture(client, &wish).await,
         Command::Fdb(command) => fdb(client, command).await,
+        Command::Events(wish) => super::events::follow(client, &wish).await,
         Command::Export => {
             let state: WantedState = read(&client.get("/v1/state").await?)?;
             emit(&control::config::export(&state))

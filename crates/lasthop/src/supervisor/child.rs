@@ -2,6 +2,7 @@
 
 mod kind;
 
+use std::fmt;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -44,6 +45,22 @@ struct Alive {
     hung: bool,
     /// Turns in a row in which it had more to say than it was heard of.
     flood: u32,
+    /// It has asked for what happens, and has got nothing yet.
+    wants_events: bool,
+}
+
+/// The end of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Death {
+    kind: Kind,
+    /// Its exit status or signal, in words.
+    pub(super) how: String,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended ({})", self.kind, self.how)
+    }
 }
 
 /// See the module.
@@ -205,6 +222,18 @@ impl Child {
         }
     }
 
+    /// It has asked for what happens, or has got it.
+    pub(super) fn set_wants_events(&mut self, wants: bool) {
+        if let Some(alive) = &mut self.alive {
+            alive.wants_events = wants;
+        }
+    }
+
+    /// Whether it waits for that.
+    pub(super) fn wants_events(&self) -> bool {
+        self.alive.as_ref().is_some_and(|alive| alive.wants_events)
+    }
+
     /// It does what it is there for.
     pub(super) fn prove(&mut self) {
         if let Some(alive) = &mut self.alive {
@@ -223,10 +252,12 @@ impl Child {
     }
 
     /// If it has died: notes when to start it again, and says how it died.
-    pub(super) fn reap(&mut self) -> Option<String> {
+    pub(super) fn reap(&mut self) -> Option<Death> {
         let status = self.has_died()?;
-        let text = format!("{} ended ({status})", self.kind);
-        tracing::warn!("{text}");
+        let how = match self.has_hung() {
+            true => format!("{status}, because it hung"),
+            false => status.to_string(),
+        };
         let started = |a: Alive| a.proved || a.since.elapsed() >= STEADY;
         let started = self.alive.take().is_some_and(started);
         self.failures = if started { 0 } else { self.failures + 1 };
@@ -236,7 +267,8 @@ impl Child {
             n => Duration::from_millis(5 << n.min(10)).min(MAX_DELAY),
         };
         self.restart_at = Some(Instant::now() + delay);
-        Some(text)
+        let kind = self.kind;
+        Some(Death { kind, how })
     }
 
     /// Starts it again when it is time. `true` when that was done; when it cannot be started, it is tried
@@ -251,7 +283,6 @@ impl Child {
                 self.alive = Some(alive);
                 // An alarm is to name the one that died first.
                 self.restarts += u32::from(!mem::take(&mut self.bereft));
-                tracing::info!("{} was started again", self.kind);
                 true
             }
             Err(error) => {
@@ -355,6 +386,8 @@ impl Child {
                 beat: Heartbeat::take(passed.beat, now, kind),
                 hung: false,
                 flood: 0,
+                // Its version may be one that knows of none.
+                wants_events: false,
             })
         };
         let alive = from.alive.map(take).transpose()?;
@@ -411,6 +444,7 @@ fn watched(kind: Kind, process: &std::process::Child, ours: OwnedFd) -> io::Resu
         beat: Heartbeat::new(Instant::now(), kind),
         hung: false,
         flood: 0,
+        wants_events: false,
     })
 }
 

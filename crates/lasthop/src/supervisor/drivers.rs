@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use api::v1::Event;
 use channel::driving::{self, DriverSpec, DriverState};
 use channel::supervision::{ProcessInfo, Tell};
 use port::PortId;
@@ -191,6 +192,13 @@ impl Drivers {
         let mut answers = std::mem::take(&mut self.answers);
         answers.extend(self.all.iter_mut().filter_map(turn));
         answers
+    }
+
+    /// What has happened since this was asked last.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        let all = self.all.iter_mut();
+        all.flat_map(|driver| std::mem::take(&mut driver.happened))
+            .collect()
     }
 
     /// What says that there is something to look after.

@@ -9,6 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
+use api::v1::{Asker, EventKind, Progress};
+
 use super::binaries::Binaries;
 use super::running::Running;
 use super::{Supervisor, child, notify, replace};
@@ -18,8 +20,10 @@ use crate::cli::LOG;
 #[derive(Default)]
 pub(super) struct Reload {
     running: Option<Running>,
-    /// The file may have changed since it was read.
-    again: bool,
+    /// The file may have changed since it was read, and who said so.
+    again: Option<Option<Asker>>,
+    /// Who has asked for the one that runs.
+    by: Option<Asker>,
 }
 
 impl Reload {
@@ -37,7 +41,7 @@ impl Reload {
 
     /// Ends it, for a supervisor that becomes another one. Either everything was changed or nothing.
     pub(super) fn stop(&mut self) {
-        self.again = false;
+        self.again = None;
         if let Some(running) = &mut self.running {
             running.kill();
             while running.has_ended().is_none() {
@@ -55,21 +59,33 @@ impl Reload {
 
 impl Supervisor {
     /// Applies the file again, or once more when that is under way.
-    pub(super) fn reload(&mut self) {
+    pub(super) fn reload(&mut self, by: Option<Asker>) {
         if self.reload.running.is_some() {
-            self.reload.again = true;
+            self.reload.again = Some(by);
             return;
         }
+        self.reload.by = by;
         let Some(config) = &self.config else {
-            return tracing::error!("cannot reload: it is not known from which file");
+            let reason = "it is not known from which file".to_owned();
+            return self.tell_reload(Progress::Refused, Some(reason));
         };
         match start(&self.binaries, &self.runtime_dir, config) {
             Ok(running) => {
-                tracing::info!("reloading {}", config.display());
                 self.reload.running = Some(running);
+                self.tell_reload(Progress::Begun, None);
             }
-            Err(error) => tracing::error!("cannot reload: {error}"),
+            Err(error) => self.tell_reload(Progress::Refused, Some(error.to_string())),
         }
+    }
+
+    fn tell_reload(&mut self, progress: Progress, reason: Option<String>) {
+        let file = self.config.as_ref().map(|file| file.display().to_string());
+        self.tell(EventKind::Reload {
+            by: self.reload.by,
+            file: control::events::text(&file.unwrap_or_default()),
+            progress,
+            reason,
+        });
     }
 
     /// Sees what became of it.
@@ -78,11 +94,11 @@ impl Supervisor {
             return;
         };
         match status.success() {
-            true => tracing::info!("reloaded"),
-            false => tracing::error!("not reloaded, nothing was changed: {status}"),
+            true => self.tell_reload(Progress::Done, None),
+            false => self.tell_reload(Progress::Refused, Some(status.to_string())),
         }
-        if std::mem::take(&mut self.reload.again) {
-            self.reload();
+        if let Some(by) = self.reload.again.take() {
+            self.reload(by);
         }
     }
 }

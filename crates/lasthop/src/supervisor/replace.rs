@@ -36,6 +36,7 @@ use super::binaries::Binaries;
 use super::child::{Child, Kind};
 use super::deposits::Deposits;
 use super::drivers::Drivers;
+use super::events::Untold;
 use super::guests::Guests;
 use super::lock::Lock;
 use super::paths::Paths;
@@ -267,7 +268,16 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
     let state = StateFile::from_fd(fds.take(record.state)?);
     let (counters, marks) = (fds.take(record.counters)?, fds.take(record.marks)?);
     let lock = fds.take(record.lock)?;
-    let control = Child::take(Kind::Control, record.control, &mut fds)?;
+    let mut control = Child::take(Kind::Control, record.control, &mut fds)?;
+    let is_back = failed.is_some()
+        || record
+            .upgrade
+            .as_ref()
+            .is_some_and(|upgrade| upgrade.failed.is_some());
+    if is_back {
+        // It is one that this version has started, and has asked before.
+        control.set_wants_events(true);
+    }
     let switch = Child::take(Kind::Switch, record.switch, &mut fds)?;
     let deposits = Deposits::take(record.deposits, &mut fds)?;
     let drivers = Drivers::take(record.drivers, &mut fds)?;
@@ -308,6 +318,7 @@ fn restore(record: Record, failed: Option<String>) -> Result<Supervisor, String>
         marks,
         deposits,
         guests: Guests::default(),
+        events: Untold::default(),
         settings: record.settings.into(),
         control,
         switch,

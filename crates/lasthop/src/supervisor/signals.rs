@@ -4,13 +4,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use api::v1::Asker;
+
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     /// SIGTERM, SIGINT: end.
     End,
-    /// SIGHUP: read the configuration again.
-    Reload,
+    /// SIGHUP: read the configuration again. Whose process has sent it, if it was one.
+    Reload(Option<Asker>),
 }
 
 /// Blocks the signals that we follow; they become readable on the descriptor.
@@ -43,9 +45,29 @@ pub(super) fn next(signals: &OwnedFd) -> Option<Wish> {
     let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
     // A read that fails finds none.
     let read = rustix::io::read(signals, &mut buffer).unwrap_or(0);
-    let number = (read == buffer.len()).then_some(&buffer)?.first_chunk()?;
-    match i32::from_ne_bytes(*number) {
-        libc::SIGHUP => Some(Wish::Reload),
+    let buffer = (read == buffer.len()).then_some(&buffer)?;
+    match number_at(buffer, 0) as i32 {
+        libc::SIGHUP => Some(Wish::Reload(sender(buffer))),
         _ => Some(Wish::End),
     }
+}
+
+/// Who has sent a signal; nobody where it is the kernel's, as when a terminal hangs up.
+fn sender(buffer: &[u8]) -> Option<Asker> {
+    // ssi_code, ssi_pid and ssi_uid.
+    let (code, pid, uid) = (
+        number_at(buffer, 8) as i32,
+        number_at(buffer, 12),
+        number_at(buffer, 16),
+    );
+    let is_a_process = [libc::SI_USER, libc::SI_QUEUE, libc::SI_TKILL].contains(&code);
+    // 0 is a process that we cannot see.
+    let pid = Some(pid).filter(|pid| *pid != 0);
+    is_a_process.then_some(Asker { uid, pid })
+}
+
+/// Four bytes as a number; 0 behind the end.
+fn number_at(buffer: &[u8], at: usize) -> u32 {
+    let four = buffer.get(at..).and_then(<[u8]>::first_chunk);
+    four.map_or(0, |four| u32::from_ne_bytes(*four))
 }

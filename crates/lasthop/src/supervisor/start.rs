@@ -18,6 +18,7 @@ use super::binaries::Binaries;
 use super::child::{self, Child, Kind};
 use super::deposits::Deposits;
 use super::drivers::Drivers;
+use super::events::Untold;
 use super::guests::Guests;
 use super::lock::{self, Lock};
 use super::names;
@@ -61,6 +62,7 @@ pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
         marks: files::fixed("lasthop-marks", MARKS)?,
         deposits: Deposits::default(),
         guests: Guests::default(),
+        events: Untold::default(),
         settings,
         control: Child::start(Kind::Control, &binaries)?,
         switch: Child::start(Kind::Switch, &binaries)?,

@@ -48,6 +48,7 @@ fn world() -> World {
         marks: files::fixed("test", MARKS).unwrap(),
         deposits: Deposits::default(),
         guests: Guests::default(),
+        events: Untold::default(),
         settings: SwitchSettings::default(),
         control,
         switch,

@@ -14,12 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
+use api::v1::{EventKind, Progress};
 use channel::formats;
 
 use super::Supervisor;
 use super::admin::Client;
 use super::binaries::Binaries;
 use super::check::Check;
+use super::events;
 use super::hand_over::{HandOver, Handed};
 use super::renew::Renewing;
 use super::replace::{Giving, PassedReport, PassedUpgrade, Taking};
@@ -153,12 +155,12 @@ impl Supervisor {
             Stage::Checking(check) => match check.turn() {
                 Ok(None) => Some(upgrade),
                 Ok(Some(new)) => self.replace_supervisor(upgrade, new),
-                Err(reason) => refuse(&upgrade.client, reason),
+                Err(reason) => self.refuse(&upgrade.client, reason),
             },
             Stage::Replaced(None) => self.hand_over(upgrade),
             Stage::Replaced(Some(reason)) => {
                 let reason = std::mem::take(reason);
-                roll_back(&upgrade.client, reason)
+                self.roll_back(&upgrade.client, reason)
             }
             Stage::HandingOver => match self.handed.take() {
                 None => Some(upgrade),
@@ -179,9 +181,17 @@ impl Supervisor {
         if let Some(reason) = why_not {
             return client.say(&Answer::Refused(reason.to_owned()));
         }
-        tracing::info!("upgrade to the binaries in {}", dir.display());
+        self.tell(EventKind::Upgrade {
+            by: events::asker(&client),
+            progress: Progress::Begun,
+            version: None,
+            dir: Some(control::events::text(&dir.display().to_string())),
+            gap_us: None,
+            connections: None,
+            reason: None,
+        });
         match self.check_binaries(dir) {
-            Err(reason) => drop(refuse(&client, reason)),
+            Err(reason) => drop(self.refuse(&client, reason)),
             Ok((new, check)) => {
                 let from = SelfCheck::own().version;
                 self.upgrade = Some(Upgrade {
@@ -213,17 +223,17 @@ impl Supervisor {
         upgrade.report.to = new.version;
         let own = SelfCheck::own().formats;
         let Some(version) = formats::newest(&own, &new.formats, formats::SUPERVISOR) else {
-            return refuse(&upgrade.client, "it reads no record of ours".to_owned());
+            return self.refuse(&upgrade.client, "it reads no record of ours".to_owned());
         };
         upgrade.record_version = version;
         // What the dead one said last has not been heard.
         if !self.pair_is_whole() {
-            return refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
+            return self.refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
         }
         self.reload.stop();
         match self.become_another(&upgrade, None) {
             Ok(()) => Some(upgrade),
-            Err(reason) => refuse(&upgrade.client, reason),
+            Err(reason) => self.refuse(&upgrade.client, reason),
         }
     }
 
@@ -250,8 +260,15 @@ impl Supervisor {
         };
         (upgrade.report.gap_ms, upgrade.report.connections) = (gap_ms, connections);
         std::mem::swap(&mut self.binaries, &mut upgrade.new);
-        let version = &upgrade.report.to;
-        tracing::info!(version, gap_ms, connections, "upgraded");
+        self.tell(EventKind::Upgrade {
+            by: events::asker(&upgrade.client),
+            progress: Progress::Done,
+            version: Some(upgrade.report.to.clone()),
+            dir: None,
+            gap_us: Some((gap_ms * 1000.0) as u64),
+            connections: Some(connections),
+            reason: None,
+        });
         upgrade.stage = Stage::Renewing(Renewing::all(&self.drivers));
         self.go_on_renewing(upgrade)
     }
@@ -277,21 +294,34 @@ impl Supervisor {
         let Err(error) = self.become_another(&upgrade, Some(reason.clone())) else {
             return Some(upgrade);
         };
-        roll_back(
+        self.roll_back(
             &upgrade.client,
             format!("{reason}; the supervisor stays the new one: {error}"),
         )
     }
-}
 
-fn refuse(client: &Client, reason: String) -> Option<Upgrade> {
-    tracing::warn!("no upgrade: {reason}");
-    client.say(&Answer::Refused(reason));
-    None
-}
+    fn refuse(&mut self, client: &Client, reason: String) -> Option<Upgrade> {
+        self.tell_not_upgraded(client, Progress::Refused, &reason);
+        client.say(&Answer::Refused(reason));
+        None
+    }
 
-fn roll_back(client: &Client, reason: String) -> Option<Upgrade> {
-    tracing::error!("the upgrade was rolled back: {reason}");
-    client.say(&Answer::RolledBack(reason));
-    None
+    fn roll_back(&mut self, client: &Client, reason: String) -> Option<Upgrade> {
+        self.tell_not_upgraded(client, Progress::RolledBack, &reason);
+        client.say(&Answer::RolledBack(reason));
+        None
+    }
+
+    fn tell_not_upgraded(&mut self, client: &Client, progress: Progress, reason: &str) {
+        let by = events::asker(client);
+        self.tell(EventKind::Upgrade {
+            by,
+            progress,
+            version: None,
+            dir: None,
+            gap_us: None,
+            connections: None,
+            reason: Some(control::events::text(reason)),
+        });
+    }
 }

@@ -16,6 +16,7 @@ use assert_cmd::Command;
 use channel::rules::{RuleId, RuleUse};
 use control::command::{Changed, Command as Order, Request, Wanted, engine_channel};
 use control::engine::{Basis, Plan};
+use control::events::Events;
 use control::metrics::Facts;
 use control::rule_counts::Counted;
 use control::{server, wanted};
@@ -72,7 +73,7 @@ impl Fake {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let (handle, mut orders) = engine_channel(4);
+                let (handle, mut orders) = engine_channel(4, Events::default());
                 let mut engine = Engine::new(path);
                 tokio::spawn(async move {
                     while let Some(order) = orders.recv().await {

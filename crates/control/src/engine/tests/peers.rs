@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::world::{World, asked, key, port};
 use crate::command::{EngineHandle, engine_channel};
 use crate::engine::Engine;
+use crate::events::Events;
 use crate::wanted::Change;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ fn serve<T>(
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (handle, commands) = engine_channel(4);
+        let (handle, commands) = engine_channel(4, Events::default());
         let both = async { tokio::join!(engine.serve(commands), test(handle.clone())) };
         timeout(SOON, both).await.expect("it ends")
     })

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 
 use super::{Body, query};
 use crate::command::EngineHandle;
-use crate::server::requests::{Done, document};
+use crate::server::requests::{Client, Done, document};
 
 /// What would become of a frame, and why
 ///
@@ -28,7 +28,7 @@ pub(in crate::server) async fn trace(
 /// All, or those from and to a port. They are decided anew when their next frames come, and nothing is lost.
 #[utoipa::path(delete, operation_id = "purge_flows", path = "/v1/flows", params(PurgeFilter), responses((status = 204)))]
 pub(in crate::server) async fn purge(
-    State(engine): State<EngineHandle>,
+    Client(engine): Client,
     filter: Result<Query<PurgeFilter>, QueryRejection>,
 ) -> Done<StatusCode> {
     engine.purge_flows(query(filter)?.port).await?;

@@ -29,6 +29,7 @@ impl Kind {
             | Ask::DriverStates
             | Ask::InterfaceAddresses
             | Ask::Bereft
+            | Ask::Events { .. }
             | Ask::WatchGuests(_)
             | Ask::WatchedGuests
             | Ask::Dials(_)

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use api::v1::Event;
 use channel::driving::{DeviceSpec, DriverSpec, DriverStart, DriverState, Refused};
 use channel::supervision::{Ask, Tell};
 use driver::device::{Device, NotReady, OpenError};
@@ -16,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::supervisor::binaries::Binaries;
 use crate::supervisor::child::{Child, Kind};
+use crate::supervisor::events;
 use crate::supervisor::groups::{Groups, Limits};
 use crate::supervisor::heartbeat::Seen;
 use renewal::Renewal;
@@ -68,6 +70,8 @@ pub(super) struct Driver {
     refused: Refused,
     /// What the process said last before its end, or why there is none.
     reason: Option<String>,
+    /// What was not told yet.
+    pub(super) happened: Vec<Event>,
 }
 
 impl Driver {
@@ -104,6 +108,7 @@ impl Driver {
             dial: None,
             refused_before: Refused::default(),
             refused: Refused::default(),
+            happened: Vec::new(),
         }
     }
 
@@ -237,7 +242,11 @@ impl Driver {
                 return;
             }
         } else if let Some(status) = self.child.as_mut().and_then(Child::reap) {
-            self.reason.get_or_insert(status);
+            let process = format!("driver {}", self.spec.name);
+            let restarts = self.child.as_ref().map_or(0, |child| child.info().restarts);
+            let what = events::ended(process, &status, restarts);
+            self.happened.push(control::events::told(what, 0));
+            self.reason.get_or_insert(status.to_string());
         } else {
             return;
         }

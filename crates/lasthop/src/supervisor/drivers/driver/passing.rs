@@ -102,6 +102,7 @@ impl Driver {
         });
         let port = from.spec.port;
         Ok(Self {
+            happened: Vec::new(),
             spec: from.spec,
             device: device.transpose()?,
             suspect: from.suspect,

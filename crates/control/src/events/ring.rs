@@ -1,0 +1,164 @@
+//! The last events, bounded in number and bytes.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+
+use api::v1::{EVENTS_KEPT, Event, EventKind, EventsFilter};
+
+/// Bytes of all that are kept, as JSON.
+const BYTES_MAX: usize = 4 << 20;
+/// Bytes that one look gives, but for the last event of them.
+pub(super) const LOOK_BYTES: usize = 16 << 10;
+/// Events that one look passes over at most: nobody else can get at them meanwhile.
+const LOOK_EVENTS: usize = 512;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ring {
+    epoch: u64,
+    /// The number of the first that is kept; one more than that of the last, where none is.
+    first: u64,
+    kept: VecDeque<Kept>,
+    bytes: usize,
+}
+
+/// An event, and what is sent of it.
+#[derive(Debug)]
+struct Kept {
+    event: Event,
+    json: String,
+}
+
+/// What a client has had last, as it says (`Last-Event-ID`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Id {
+    pub(super) epoch: u64,
+    pub(super) number: u64,
+}
+
+impl Id {
+    /// Reads one that was sent to the client before.
+    #[must_use]
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (epoch, number) = text.split_once('-')?;
+        let is_plain = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (is_plain(epoch) && is_plain(number)).then_some(())?;
+        Some(Self {
+            epoch: u64::from_str_radix(epoch, 16).ok()?,
+            number: number.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}-{}", self.epoch, self.number)
+    }
+}
+
+impl Ring {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            first: 1,
+            kept: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Keeps an event; its number.
+    pub(super) fn push(&mut self, mut event: Event) -> u64 {
+        let number = self.next();
+        event.id = self.id(number);
+        let json = serde_json::to_string(&event).unwrap_or_default();
+        self.bytes += json.len();
+        self.kept.push_back(Kept { event, json });
+        while self.kept.len() > usize::from(EVENTS_KEPT) || self.bytes > BYTES_MAX {
+            self.forget_oldest();
+        }
+        number
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.kept.pop_front() {
+            self.bytes -= oldest.json.len();
+            self.first += 1;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> Vec<Event> {
+        self.kept.iter().map(|kept| kept.event.clone()).collect()
+    }
+
+    /// The number of the next.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.kept.len() as u64
+    }
+
+    /// What a client says that has had all before this number.
+    pub(super) fn id_before(&self, number: u64) -> String {
+        self.id(number - 1)
+    }
+
+    fn id(&self, number: u64) -> String {
+        let epoch = self.epoch;
+        Id { epoch, number }.to_string()
+    }
+
+    /// Where one goes on that has had this one last, and how many it has missed, if that is known, where it has missed any.
+    pub(super) fn after(&self, id: Id) -> (u64, Option<Option<u64>>) {
+        let next = id.number.saturating_add(1);
+        match id.epoch == self.epoch && next <= self.next() {
+            // What is gone meanwhile is found then.
+            true => (next.max(1), None),
+            false => (self.first, Some(None)),
+        }
+    }
+
+    /// Where one begins that wants so many of the last that a filter means.
+    pub(super) fn last(&self, count: u16, filter: &EventsFilter) -> u64 {
+        let numbered = (self.first..).zip(&self.kept);
+        let numbered = numbered.filter(|(_, kept)| filter.accepts(&kept.event));
+        let mut numbers: Vec<u64> = numbered.map(|(number, _)| number).collect();
+        let left = numbers.len().saturating_sub(count.into());
+        numbers.drain(..left);
+        numbers.first().copied().unwrap_or(self.next())
+    }
+
+    /// Writes events from a number on that a filter means, some of them; the number from which on there may be more.
+    pub(super) fn look(&self, from: u64, filter: &EventsFilter, out: &mut String) -> u64 {
+        let missed = self.first.saturating_sub(from);
+        if missed > 0 {
+            self.write_missed(self.first, Some(missed), out);
+        }
+        let mut number = from.max(self.first);
+        let begin = (number - self.first) as usize;
+        for kept in self.kept.iter().skip(begin).take(LOOK_EVENTS) {
+            if out.len() >= LOOK_BYTES {
+                break;
+            }
+            if filter.accepts(&kept.event) {
+                let event = &kept.event;
+                write_event(&event.id, event.what.name(), &kept.json, out);
+            }
+            number += 1;
+        }
+        number
+    }
+
+    /// Writes that what was before a number is lost.
+    pub(super) fn write_missed(&self, before: u64, count: Option<u64>, out: &mut String) {
+        let id = self.id_before(before);
+        let missed = super::untold(EventKind::Missed { count }, 0);
+        let event = Event { id, ..missed };
+        let json = serde_json::to_string(&event).unwrap_or_default();
+        write_event(&event.id, event.what.name(), &json, out);
+    }
+}
+
+/// One server-sent event (WHATWG HTML, 9.2.6). JSON has no line breaks.
+fn write_event(id: &str, kind: &str, json: &str, out: &mut String) {
+    // A string takes all.
+    let _ = write!(out, "id: {id}\nevent: {kind}\ndata: {json}\n\n");
+}
