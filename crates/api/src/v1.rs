@@ -1,6 +1,7 @@
 //! Version 1 of the API: everything under `/v1/`.
 
 mod capture;
+mod changes;
 mod flows;
 mod offload;
 mod problem;
@@ -13,6 +14,7 @@ mod trace;
 mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
+pub use changes::{Action, ChangeOptions, ChangesDocument, FieldChange, Step, Subject};
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};
 pub use problem::{Problem, ProblemKind};
@@ -23,9 +25,9 @@ pub use spec::{
 pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use spec::{Apart, Named, Piece, Shared};
 pub use spec::{
-    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec,
-    MirrorDirection, MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch,
-    SegmentSpec, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, MirrorDirection,
+    MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec,
+    SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{

@@ -303,6 +303,7 @@ impl Engine {
             state,
             version,
             port: None,
+            changes: None,
         }
     }
 
@@ -347,6 +348,7 @@ impl Engine {
         let port = port.map(|name| self.port_status(name)).transpose()?;
         Ok(Wanted {
             port,
+            changes: None,
             ..self.wanted()
         })
     }

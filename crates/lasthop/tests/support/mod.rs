@@ -207,6 +207,7 @@ impl Engine {
             state: self.wanted.clone(),
             version: wanted::version(&self.wanted),
             port,
+            changes: None,
         }
     }
 
