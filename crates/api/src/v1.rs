@@ -1,6 +1,7 @@
 //! Version 1 of the API: everything under `/v1/`.
 
 mod capture;
+mod changes;
 mod counts;
 mod event;
 mod flows;
@@ -15,10 +16,10 @@ mod trace;
 mod tests;
 
 pub use capture::{CAPTURE_BUFFER, CAPTURE_SNAPLEN, CaptureDirection, CaptureQuery};
+pub use changes::{Action, ChangeOptions, ChangesDocument, FieldChange, Step, Subject};
 pub use counts::{AccessCounts, CountsFilter, ListCounts, RuleCounts};
 pub use event::{
-    Asker, ChangedField, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange,
-    Progress,
+    Asker, EVENTS_KEPT, Event, EventKind, EventLevel, EventsFilter, ProcessChange, Progress,
 };
 pub use flows::{FLOWS_DEFAULT, FLOWS_MAX, FlowEntry, FlowsDocument, FlowsFilter, PurgeFilter};
 pub use offload::{Enabled, Offload};
@@ -30,10 +31,9 @@ pub use spec::{
 pub use spec::{Allowed, AllowedWord, GuardPatch, GuardSpec, GuardStatus};
 pub use spec::{Apart, Named, Piece, Shared};
 pub use spec::{
-    BatchingSpec, ChangeOptions, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec,
-    MirrorDirection, MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch,
-    SegmentSpec, StaticEntry, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac,
-    valid_name,
+    BatchingSpec, CopyEngine, DEFAULT_SEGMENT, GuestStates, MetricsSpec, MirrorDirection,
+    MirrorSpec, NAME_MAX, Poll, PortKind, PortPatch, PortSpec, Role, SegmentPatch, SegmentSpec,
+    StaticEntry, SwitchSpec, UplinkDriver, WantedState, Workers, parse_mac, valid_name,
 };
 pub use spec::{FloodLimit, LimitsSpec, RateLimit, parse_si};
 pub use stats::{

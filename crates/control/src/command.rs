@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use api::v1::{
     Asker, CaptureQuery, EventKind, FdbDocument, FdbFilter, FdbFlushed, FlowsDocument, FlowsFilter,
-    PortStatus, PortsDocument, Problem, ProblemKind, Progress, StatsDocument, StatusDocument,
+    PortStatus, PortsDocument, Problem, ProblemKind, Progress, StatsDocument, StatusDocument, Step,
     TraceDocument, TraceRequest, WantedState,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -91,6 +91,8 @@ pub struct Wanted {
     pub version: String,
     /// The port that a change was about, if there is one.
     pub port: Option<PortStatus>,
+    /// What a change has altered, or would, where the client asks for that.
+    pub changes: Option<Vec<Step>>,
 }
 
 /// What came of a planned change. It brings back all that is not needed any more: to let go of many rules takes time that the engine
@@ -280,19 +282,20 @@ impl EngineHandle {
         self.ask(Command::Wanted).await
     }
 
-    /// Orders [`Command::Change`], and tells those who watch what was done.
+    /// Orders [`Command::Change`], and tells those who watch what was done: what was wanted before, and what is.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn change(&self, request: Request) -> Answer<Wanted> {
+    pub async fn change(&self, request: Request) -> Answer<(WantedState, Wanted)> {
         let plan = Plan::new(&self.ask(Command::Basis).await?, &request)?;
         let mut planned = Box::new((request, plan));
         for _ in 0..PLANS {
             let changed = self.ask(|reply| Command::Change(planned, reply)).await?;
             if let Some(wanted) = changed.wanted {
-                let told = Difference::to_tell(changed.basis.wanted(), &wanted.state);
+                let before = changed.basis.wanted().clone();
+                let told = Difference::to_tell(&before, &wanted.state);
                 self.events.tell_difference(self.peer, told);
-                return Ok(wanted);
+                return Ok((before, wanted));
             }
             planned = changed.planned;
             planned.1 = planned.1.anew(changed.basis, &planned.0)?;
@@ -301,18 +304,20 @@ impl EngineHandle {
         Err(Problem::unavailable(detail))
     }
 
-    /// What would be wanted after a change.
+    /// What is wanted, and what would be after a change.
     ///
     /// # Errors
     /// As [`EngineHandle::status`].
-    pub async fn look_at(&self, request: &Request) -> Answer<Wanted> {
+    pub async fn look_at(&self, request: &Request) -> Answer<(WantedState, Wanted)> {
         let basis = self.ask(Command::Basis).await?;
         let plan = Plan::new(&basis, request)?;
-        Ok(Wanted {
+        let wanted = Wanted {
             state: plan.after().clone(),
             version: version(basis.wanted()),
             port: None,
-        })
+            changes: None,
+        };
+        Ok((basis.wanted().clone(), wanted))
     }
 
     /// Asks [`Command::Stats`].

@@ -14,7 +14,7 @@ mod words;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::v1::{Asker, ChangedField, Event, EventKind, EventLevel, Problem};
+use api::v1::{Action, Asker, Event, EventKind, EventLevel, FieldChange, Problem, Step, Subject};
 use channel::AUDIT;
 use channel::peer::Peer;
 use rustix::time::{ClockId, clock_gettime};
@@ -24,12 +24,10 @@ pub use feed::{Feed, Start};
 use ring::Ring;
 pub use words::{asked_by, words};
 
-use crate::wanted::{Action, Difference, Step, Subject};
+use crate::wanted::Difference;
 
 /// Clients at once.
 pub const CLIENTS: usize = 16;
-/// What is done to something that stays, and is another.
-const CHANGE: &str = "change";
 /// Bytes of the fields of a change that are told, as JSON.
 const FIELDS_MAX: usize = 8192;
 /// Characters of a text whose length others choose.
@@ -175,8 +173,8 @@ pub fn asker(peer: Peer) -> Asker {
 fn many_rules_changed(by: Option<Asker>, more_rules: u64) -> EventKind {
     EventKind::Change {
         by,
-        action: CHANGE.to_owned(),
-        subject: Subject::Acl.as_str().to_owned(),
+        action: Action::Change,
+        subject: Subject::Acl,
         name: None,
         fields: Vec::new(),
         more_fields: 0,
@@ -188,27 +186,18 @@ fn many_rules_changed(by: Option<Asker>, more_rules: u64) -> EventKind {
 fn change(by: Option<Asker>, step: Step) -> EventKind {
     let mut room = FIELDS_MAX;
     let all = step.fields.len();
-    let fields = step.fields.into_iter().map(|field| ChangedField {
-        field: field.field,
-        from: field.from,
-        to: field.to,
-    });
-    let mut fits = |field: &ChangedField| {
+    let mut fits = |field: &FieldChange| {
         let length = serde_json::to_string(field).map_or(usize::MAX, |text| text.len());
         let left = room.checked_sub(length);
         room = left.unwrap_or(room);
         left.is_some()
     };
+    let fields = step.fields.into_iter();
     let fields: Vec<_> = fields.filter(|field| fits(field)).collect();
     EventKind::Change {
         by,
-        action: match step.action {
-            Action::Add => "add",
-            Action::Remove => "remove",
-            Action::Change => CHANGE,
-        }
-        .to_owned(),
-        subject: step.subject.as_str().to_owned(),
+        action: step.action,
+        subject: step.subject,
         name: step.name,
         more_fields: (all - fields.len()) as u64,
         more_rules: 0,

@@ -9,31 +9,31 @@
 //! | `GET /v1/switch` | | 200 `SwitchSpec` |
 //! | `PATCH /v1/switch?dry_run=true` | merge patch | 200 `SwitchSpec` |
 //! | `GET /v1/segments` | | 200 `SegmentsDocument` |
-//! | `POST /v1/segments` | `SegmentSpec` | 201 `SegmentStatus` |
+//! | `POST /v1/segments?dry_run=true` | `SegmentSpec` | 201 `SegmentStatus` |
 //! | `GET /v1/segments/{name}` | | 200 `SegmentStatus` |
-//! | `PATCH /v1/segments/{name}` | `SegmentPatch` | 200 `SegmentStatus` |
-//! | `DELETE /v1/segments/{name}` | | 204 |
+//! | `PATCH /v1/segments/{name}?dry_run=true` | `SegmentPatch` | 200 `SegmentStatus` |
+//! | `DELETE /v1/segments/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/ports` | | 200 `PortsDocument` |
-//! | `POST /v1/ports` | `PortSpec` | 201 `PortStatus` |
+//! | `POST /v1/ports?dry_run=true` | `PortSpec` | 201 `PortStatus` |
 //! | `GET /v1/ports/{name}` | | 200 `PortStatus` |
-//! | `PATCH /v1/ports/{name}` | `PortPatch` | 200 `PortStatus` |
-//! | `DELETE /v1/ports/{name}` | | 204 |
+//! | `PATCH /v1/ports/{name}?dry_run=true` | `PortPatch` | 200 `PortStatus` |
+//! | `DELETE /v1/ports/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/access` | | 200 `AccessModel` |
 //! | `PUT /v1/access?dry_run=true` | `AccessModel` | 200 `AccessModel` |
 //! | `PATCH /v1/access?dry_run=true` | merge patch | 200 `AccessModel` |
 //! | `GET /v1/access/warnings` | | 200 `AccessWarnings` |
 //! | `GET /v1/access/lists/{name}` | | 200 `AccessListSpec` |
-//! | `PUT /v1/access/lists/{name}` | `AccessListSpec` | 200 `AccessListSpec` |
-//! | `DELETE /v1/access/lists/{name}` | | 204 |
-//! | `PUT /v1/access/lists/{list}/rules/{rule}` | `RuleSpec` | 200 `RuleSpec` |
-//! | `DELETE /v1/access/lists/{list}/rules/{rule}` | | 204 |
+//! | `PUT /v1/access/lists/{name}?dry_run=true` | `AccessListSpec` | 200 `AccessListSpec` |
+//! | `DELETE /v1/access/lists/{name}?dry_run=true` | | 204 |
+//! | `PUT /v1/access/lists/{list}/rules/{rule}?dry_run=true` | `RuleSpec` | 200 `RuleSpec` |
+//! | `DELETE /v1/access/lists/{list}/rules/{rule}?dry_run=true` | | 204 |
 //! | `GET /v1/access/counts?list=L&limit=N` | | 200 `AccessCounts` |
 //! | `GET /v1/access/address_sets/{name}` | | 200 `AddressSet` |
-//! | `PUT /v1/access/address_sets/{name}` | `AddressSet` | 200 `AddressSet` |
-//! | `DELETE /v1/access/address_sets/{name}` | | 204 |
+//! | `PUT /v1/access/address_sets/{name}?dry_run=true` | `AddressSet` | 200 `AddressSet` |
+//! | `DELETE /v1/access/address_sets/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/access/groups/{name}` | | 200 `Group` |
-//! | `PUT /v1/access/groups/{name}` | `Group` | 200 `Group` |
-//! | `DELETE /v1/access/groups/{name}` | | 204 |
+//! | `PUT /v1/access/groups/{name}?dry_run=true` | `Group` | 200 `Group` |
+//! | `DELETE /v1/access/groups/{name}?dry_run=true` | | 204 |
 //! | `GET /v1/mirrors` | | 200 `MirrorsDocument` |
 //! | `POST /v1/mirrors?dry_run=true` | `MirrorSpec` | 201 `MirrorSpec`, 200 where it is only looked at |
 //! | `GET /v1/mirrors/{name}` | | 200 `MirrorSpec` |
@@ -46,14 +46,17 @@
 //! | `GET /v1/fdb?segment=S&port=P` | | 200 `FdbDocument` |
 //! | `GET /v1/flows?port=P&limit=N` | | 200 `FlowsDocument` |
 //! | `GET /v1/fdb/static` | | 200 `[StaticEntry]` |
-//! | `PUT /v1/fdb/static/{segment}/{mac}` | `StaticEntry` | 200 `StaticEntry` |
-//! | `DELETE /v1/fdb/static/{segment}/{mac}` | | 204 |
+//! | `PUT /v1/fdb/static/{segment}/{mac}?dry_run=true` | `StaticEntry` | 200 `StaticEntry` |
+//! | `DELETE /v1/fdb/static/{segment}/{mac}?dry_run=true` | | 204 |
 //! | `DELETE /v1/fdb?segment=S&port=P` | | 200 `FdbFlushed` |
 //! | `DELETE /v1/flows?port=P` | | 204 |
 //! | `GET /v1/ports/{name}/stats` | | 200 `PortStats` |
 //! | `POST /v1/trace` | `TraceRequest` | 200 `TraceDocument` |
 //! | `GET /metrics` | | 200 text for Prometheus, see [`crate::metrics`] |
 //! | `GET /v1/openapi.json` | | 200 all this as an OpenAPI document, see `openapi` |
+//!
+//! Every change may be only looked at (`dry_run=true`); with `changes=true` it is answered with 200 and a `ChangesDocument`, and so is one of
+//! a port, a segment, an access list or a part of one that is only looked at.
 //!
 //! Answers to changes, and to questions what is wanted, have an `ETag`: that of everything that is wanted. Every change may
 //! come with `If-Match` (RFC 9110, 13.1.1), and is then only done if nothing else is wanted by now. A change is done as a

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::io::{self, IsTerminal};
 
+use tracing::field::Field;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::field::MakeExt as _;
+use tracing_subscriber::fmt::format::{self, Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -13,6 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("LASTHOP_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
+        .fmt_fields(fields())
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
@@ -22,6 +25,38 @@ pub(crate) fn start() {
     } else {
         log.init();
     }
+}
+
+/// The most characters of a value.
+const MOST: usize = 4096;
+
+/// Values as they are written elsewhere, but each in one line, of bounded length, and without what would move things on a terminal: guests,
+/// VMMs and clients of the API choose parts of them.
+fn fields() -> impl for<'a> FormatFields<'a> + 'static {
+    let write = |writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug| {
+        let value = printable(&format!("{value:?}"));
+        match field.name() {
+            "message" => writer.write_str(&value),
+            name => write!(writer, "{name}={value}"),
+        }
+    };
+    format::debug_fn(write).delimited(" ")
+}
+
+/// The beginning of a text, with its control characters escaped.
+fn printable(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut plain = String::new();
+    for c in chars.by_ref().take(MOST) {
+        match c.is_control() {
+            true => plain.extend(c.escape_default()),
+            false => plain.push(c),
+        }
+    }
+    if chars.next().is_some() {
+        plain.push('…');
+    }
+    plain
 }
 
 /// Whether standard error leads to the journal: `JOURNAL_STREAM` names device and inode of that stream, and is inherited by those
@@ -56,5 +91,50 @@ where
         };
         write!(writer, "<{priority}>")?;
         self.0.format_event(context, writer, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _};
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// What the log has of a line.
+    fn logged(write: impl FnOnce()) -> String {
+        let kept = Arc::new(tempfile::tempfile().unwrap());
+        let log = tracing_subscriber::fmt()
+            .fmt_fields(fields())
+            .with_writer(Arc::clone(&kept))
+            .with_ansi(false)
+            .without_time();
+        tracing::subscriber::with_default(log.finish(), write);
+        let (mut kept, mut text) = (&*kept, String::new());
+        kept.rewind().unwrap();
+        kept.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn whatever_is_said_is_one_line_of_bounded_length() {
+        let evil = "a\nERROR b\r\x1b[31mc\u{9b}2J\u{7f}\0";
+        let line = logged(|| tracing::info!(port = %evil, path = ?evil, "{evil}"));
+        assert_eq!(
+            line.matches(|c: char| c.is_control()).count(),
+            1,
+            "{line:?}"
+        );
+        assert!(line.ends_with('\n'), "{line:?}");
+        assert!(
+            line.contains(r"a\nERROR b\r\u{1b}[31mc\u{9b}2J\u{7f}\u{0} port=a\n"),
+            "{line}"
+        );
+        let line =
+            logged(|| tracing::warn!(reason = %"x".repeat(1 << 20), "{}", "y".repeat(1 << 20)));
+        assert!(line.len() < 3 * MOST, "{}", line.len());
+        assert!(line.ends_with("…\n") && line.contains("y… reason=xx"));
+        let line = logged(|| tracing::info!(frames = 3, "ünïcode 'stays'"));
+        assert!(line.ends_with("ünïcode 'stays' frames=3\n"), "{line}");
     }
 }

@@ -61,6 +61,7 @@ fn a_generated_client_asks_changes_and_understands_a_refusal() {
     let problem = |status, kind, field: Value| json!({ "status": status, "type": format!("urn:lasthop:problem:{kind}"), "field": field });
     let expected = json!({
         "ports": ["vm1", "vm2"],
+        "dry": ["change", "port", "vm1", true],
         "mtu": 9000,
         "outdated": problem(412, "outdated", json!(null)),
         "wrong": problem(422, "invalid", json!("mtu")),

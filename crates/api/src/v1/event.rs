@@ -1,10 +1,9 @@
 //! Events: what has happened, told as it happens.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{PortState, Problem, ProblemKind};
+use super::{Action, FieldChange, PortState, Problem, ProblemKind, Subject};
 
 /// Events that are kept at most, and that a client may ask for.
 pub const EVENTS_KEPT: u16 = 4096;
@@ -73,7 +72,8 @@ impl EventsFilter {
     }
 }
 
-/// Something that has happened: the `data` of each event of `GET /v1/events`, which is a stream of server-sent events.
+/// Something that has happened: the `data` of each event of `GET /v1/events`, which is a stream of server-sent events. It has the fields of an
+/// `EventKind`, too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// Where it is in the stream: what `Last-Event-ID` takes. The first part is another one after each start of control, the second grows
@@ -90,6 +90,7 @@ pub struct Event {
     pub left_out: u64,
     /// What has happened.
     #[serde(flatten)]
+    #[schema(ignore)]
     pub what: EventKind,
 }
 
@@ -156,17 +157,6 @@ pub enum ProcessChange {
     Restarted,
 }
 
-/// A field of something that was changed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ChangedField {
-    /// Its name, with dots for tables within tables.
-    pub field: String,
-    /// Before; null where there was none.
-    pub from: Value,
-    /// After; null where there is none.
-    pub to: Value,
-}
-
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -216,15 +206,15 @@ pub enum EventKind {
         /// Who.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Asker>,
-        /// `add`, `remove` or `change`.
-        action: String,
-        /// What it is done to: `switch`, `metrics`, `segment`, `port`, `mirror`, `acl`, `rule`, `address_set`, `group`, `acl_default`.
-        subject: String,
+        /// What was done.
+        action: Action,
+        /// To what.
+        subject: Subject,
         /// Its name, unless there is but one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         /// The fields that differ, unless they are too long to be told.
-        fields: Vec<ChangedField>,
+        fields: Vec<FieldChange>,
         /// So many more fields differ.
         #[serde(default, skip_serializing_if = "is_zero")]
         more_fields: u64,
@@ -373,7 +363,7 @@ impl EventKind {
             Self::Flushed { port, .. } | Self::Purged { port, .. } => {
                 port.iter().map(String::as_str).collect()
             }
-            Self::Change { subject, name, .. } if subject == "port" => {
+            Self::Change { subject, name, .. } if *subject == Subject::Port => {
                 name.iter().map(String::as_str).collect()
             }
             Self::Process { process, .. } => process.strip_prefix("driver ").into_iter().collect(),

@@ -14,7 +14,7 @@ mod switch;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 pub use self::access::{
     AccessListSpec, AccessModel, AccessWarnings, AddressSet, Direction, Group, LogSpec, Otherwise,
@@ -165,16 +165,6 @@ pub struct SegmentPatch {
     )]
     #[schema(value_type = Option<bool>)]
     pub neighbour_suppression: Option<Option<bool>>,
-}
-
-/// Query of changes to `/v1/state`, `/v1/switch`, `/v1/access` and `/v1/mirrors`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields, default)]
-pub struct ChangeOptions {
-    /// Only say whether the change is a right one, and what would be wanted then. Whether sockets and interfaces can be had
-    /// is not known before they are tried.
-    pub dry_run: bool,
 }
 
 /// Tells a field that is `null` from one that is absent: only present fields are deserialised.

@@ -304,6 +304,7 @@ impl Engine {
             state,
             version,
             port: None,
+            changes: None,
         }
     }
 
@@ -348,6 +349,7 @@ impl Engine {
         let port = port.map(|name| self.port_status(name)).transpose()?;
         Ok(Wanted {
             port,
+            changes: None,
             ..self.wanted()
         })
     }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use api::v1::{Asker, ChangedField, EventKind, ProcessChange, Progress};
+use api::v1::{Action, Asker, EventKind, FieldChange, ProcessChange, Progress};
 use serde_json::Value;
 
-use super::{CHANGE, text};
+use super::text;
 
 /// Characters of what was changed in one line.
 const CHANGES_MAX: usize = 400;
@@ -147,23 +147,24 @@ fn changed(what: &EventKind) -> String {
         return format!("access lists changed: {more_rules} rules and address sets, or fewer");
     }
     let name = name.iter().map(|name| format!(" {name}"));
-    let mut line: String = std::iter::once(subject.clone()).chain(name).collect();
-    line.push_str(match action.as_str() {
-        "add" => " added",
-        "remove" => " removed",
-        _ => " changed",
+    let subject = subject.as_str().to_owned();
+    let mut line: String = std::iter::once(subject).chain(name).collect();
+    line.push_str(match action {
+        Action::Add => " added",
+        Action::Remove => " removed",
+        Action::Change => " changed",
     });
-    if action == CHANGE {
+    if *action == Action::Change {
         line.push_str(&differences(fields, *more_fields));
     }
-    if *disconnects && action == CHANGE {
+    if *disconnects && *action == Action::Change {
         line.push_str(", which ends its connection");
     }
     line
 }
 
 /// The fields that differ, as many as a line has room for.
-fn differences(fields: &[ChangedField], mut more: u64) -> String {
+fn differences(fields: &[FieldChange], mut more: u64) -> String {
     let mut line = String::new();
     for field in fields {
         let one = format!(

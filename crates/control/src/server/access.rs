@@ -1,8 +1,8 @@
 //! What is done for the paths of access lists.
 
 use api::v1::{
-    AccessCounts, AccessListSpec, AccessModel, AccessWarnings, AddressSet, CountsFilter, Group,
-    Problem, ProblemKind, RuleSpec, Shadow,
+    AccessCounts, AccessListSpec, AccessModel, AccessWarnings, AddressSet, ChangeOptions,
+    CountsFilter, Group, Problem, ProblemKind, RuleSpec, Shadow,
 };
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -10,7 +10,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_now, query, with_tag};
+use super::handlers::{Body, IfMatch, Name, NamePath, Options, order, order_one, query, with_tag};
 use super::requests::{Client, Done, document, malformed, name, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{AccessChange, Change, check_access};
@@ -26,7 +26,7 @@ pub(super) async fn show(State(engine): State<EngineHandle>) -> Done<Response> {
 }
 
 /// Want these access lists and no others
-#[utoipa::path(put, operation_id = "replace_access", path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = AccessModel, responses(
+#[utoipa::path(put, operation_id = "replace_access", path = "/v1/access", params(ChangeOptions, IfMatch), request_body = AccessModel, responses(
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn put(
@@ -44,7 +44,7 @@ pub(super) async fn put(
 /// Want other access lists
 ///
 /// A JSON merge patch (RFC 7396) of what `GET` gives: lists are replaced as a whole.
-#[utoipa::path(patch, operation_id = "patch_access", path = "/v1/access", params(api::v1::ChangeOptions, IfMatch), request_body = Value, responses(
+#[utoipa::path(patch, operation_id = "patch_access", path = "/v1/access", params(ChangeOptions, IfMatch), request_body = Value, responses(
     (status = 200, body = AccessModel)
 ))]
 pub(super) async fn patch(
@@ -100,39 +100,48 @@ pub(super) async fn show_list(State(engine): State<EngineHandle>, path: Name) ->
 }
 
 /// Want this access list; a new one goes behind the others
-#[utoipa::path(put, operation_id = "put_access_list", path = "/v1/access/lists/{name}", params(NamePath, IfMatch), request_body = AccessListSpec, responses(
+#[utoipa::path(put, operation_id = "put_access_list", path = "/v1/access/lists/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = AccessListSpec, responses(
     (status = 200, body = AccessListSpec)
 ))]
 pub(super) async fn put_list(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let list: AccessListSpec = document(&headers, body)?;
     same_name(&name(path)?, &list.name)?;
     let change = AccessChange::PutList(Box::new(list.clone()));
-    let wanted = order_now(&engine, &headers, Change::Access(change)).await?;
+    let wanted = order_one(&engine, &headers, options, Change::Access(change)).await?;
     Ok(with_tag(&wanted, Json(list)))
 }
 
 /// Remove an access list
-#[utoipa::path(delete, operation_id = "remove_access_list", path = "/v1/access/lists/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_access_list", path = "/v1/access/lists/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_list(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
-    gone(&engine, &headers, AccessChange::RemoveList(name(path)?)).await
+    gone(
+        &engine,
+        &headers,
+        options,
+        AccessChange::RemoveList(name(path)?),
+    )
+    .await
 }
 
 /// Want this rule in a list; a new one goes behind the others
-#[utoipa::path(put, operation_id = "put_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), request_body = RuleSpec, responses(
+#[utoipa::path(put, operation_id = "put_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, ChangeOptions, IfMatch), request_body = RuleSpec, responses(
     (status = 200, body = RuleSpec)
 ))]
 pub(super) async fn put_rule(
     Client(engine): Client,
     path: Names,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -140,19 +149,26 @@ pub(super) async fn put_rule(
     let (list, name) = names(path)?;
     same_name(&name, &rule.name)?;
     let change = AccessChange::PutRule(list, Box::new(rule.clone()));
-    let wanted = order_now(&engine, &headers, Change::Access(change)).await?;
+    let wanted = order_one(&engine, &headers, options, Change::Access(change)).await?;
     Ok(with_tag(&wanted, Json(rule)))
 }
 
 /// Remove a rule from a list
-#[utoipa::path(delete, operation_id = "remove_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_access_rule", path = "/v1/access/lists/{list}/rules/{rule}", params(RulePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_rule(
     Client(engine): Client,
     path: Names,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
     let (list, rule) = names(path)?;
-    gone(&engine, &headers, AccessChange::RemoveRule(list, rule)).await
+    gone(
+        &engine,
+        &headers,
+        options,
+        AccessChange::RemoveRule(list, rule),
+    )
+    .await
 }
 
 /// One set of addresses
@@ -167,30 +183,38 @@ pub(super) async fn show_set(State(engine): State<EngineHandle>, path: Name) -> 
 }
 
 /// Want this set of addresses
-#[utoipa::path(put, operation_id = "put_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), request_body = AddressSet, responses(
+#[utoipa::path(put, operation_id = "put_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = AddressSet, responses(
     (status = 200, body = AddressSet)
 ))]
 pub(super) async fn put_set(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let set: AddressSet = document(&headers, body)?;
     same_name(&name(path)?, &set.name)?;
     let change = Change::Access(AccessChange::PutSet(set.clone()));
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, Json(set)))
 }
 
 /// Remove a set of addresses; no rule may name it
-#[utoipa::path(delete, operation_id = "remove_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_address_set", path = "/v1/access/address_sets/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_set(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
-    gone(&engine, &headers, AccessChange::RemoveSet(name(path)?)).await
+    gone(
+        &engine,
+        &headers,
+        options,
+        AccessChange::RemoveSet(name(path)?),
+    )
+    .await
 }
 
 /// One group of ports
@@ -205,35 +229,48 @@ pub(super) async fn show_group(State(engine): State<EngineHandle>, path: Name) -
 }
 
 /// Want this group of ports
-#[utoipa::path(put, path = "/v1/access/groups/{name}", params(NamePath, IfMatch), request_body = Group, responses(
+#[utoipa::path(put, path = "/v1/access/groups/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = Group, responses(
     (status = 200, body = Group)
 ))]
 pub(super) async fn put_group(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let group: Group = document(&headers, body)?;
     same_name(&name(path)?, &group.name)?;
     let change = Change::Access(AccessChange::PutGroup(group.clone()));
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, Json(group)))
 }
 
 /// Remove a group of ports; no list may name it
-#[utoipa::path(delete, path = "/v1/access/groups/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, path = "/v1/access/groups/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_group(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
-    gone(&engine, &headers, AccessChange::RemoveGroup(name(path)?)).await
+    gone(
+        &engine,
+        &headers,
+        options,
+        AccessChange::RemoveGroup(name(path)?),
+    )
+    .await
 }
 
 /// Has something taken away.
-async fn gone(engine: &EngineHandle, headers: &HeaderMap, change: AccessChange) -> Done<Response> {
-    let wanted = order_now(engine, headers, Change::Access(change)).await?;
+async fn gone(
+    engine: &EngineHandle,
+    headers: &HeaderMap,
+    options: Options,
+    change: AccessChange,
+) -> Done<Response> {
+    let wanted = order_one(engine, headers, options, Change::Access(change)).await?;
     Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
 }
 

@@ -1,6 +1,6 @@
 //! Events: an answer that goes on until its client ends it, or control does.
 
-use api::v1::{Event, EventsFilter, Problem};
+use api::v1::{EventsFilter, Problem};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -19,11 +19,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What happens, as it happens
 ///
-/// Server-sent events: the `event` of each is its kind, its `data` one document like the one described here, its `id` the one of that
+/// Server-sent events: the `event` of each is its kind, its `data` a document `Event`, its `id` the one of that
 /// document. Without `last` and `Last-Event-ID` it begins with the next. The last 4096 are kept; where some are gone that a client has not
 /// had there is one of kind `missed`. A comment comes after 15 seconds of silence. At most 16 at once. An upgrade ends them: clients come back with `Last-Event-ID`.
 #[utoipa::path(get, operation_id = "watch_events", path = "/v1/events", params(EventsFilter, LastEventId), responses(
-    (status = 200, body = Event, content_type = "text/event-stream")
+    (status = 200, body = String, content_type = "text/event-stream")
 ))]
 pub(super) async fn watch(
     State(engine): State<EngineHandle>,

@@ -1,13 +1,13 @@
 //! What is done for the paths of the forwarding database.
 
-use api::v1::{FdbDocument, FdbFilter, FdbFlushed, Problem, StaticEntry};
+use api::v1::{ChangeOptions, FdbDocument, FdbFilter, FdbFlushed, Problem, StaticEntry};
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 
-use super::handlers::{Body, IfMatch, order_now, query, with_tag};
+use super::handlers::{Body, IfMatch, Options, order_one, query, with_tag};
 use super::requests::{Client, Done, document, malformed, same_name};
 use crate::command::EngineHandle;
 use crate::wanted::{Change, FdbChange};
@@ -44,12 +44,13 @@ pub(super) async fn list_static(State(engine): State<EngineHandle>) -> Done<Resp
 }
 
 /// Say where a station is
-#[utoipa::path(put, operation_id = "put_static_entry", path = "/v1/fdb/static/{segment}/{mac}", params(StaticPath, IfMatch), request_body = StaticEntry, responses(
+#[utoipa::path(put, operation_id = "put_static_entry", path = "/v1/fdb/static/{segment}/{mac}", params(StaticPath, ChangeOptions, IfMatch), request_body = StaticEntry, responses(
     (status = 200, body = StaticEntry)
 ))]
 pub(super) async fn put_static(
     Client(engine): Client,
     place: Place,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
@@ -58,20 +59,21 @@ pub(super) async fn put_static(
     same_name(&segment, &entry.segment).map_err(|problem| problem.with_field("segment"))?;
     same_name(&mac, &entry.mac).map_err(|problem| problem.with_field("mac"))?;
     let change = Change::Fdb(FdbChange::Put(entry.clone()));
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, Json(entry)))
 }
 
 /// Have a station learned again
-#[utoipa::path(delete, operation_id = "remove_static_entry", path = "/v1/fdb/static/{segment}/{mac}", params(StaticPath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, operation_id = "remove_static_entry", path = "/v1/fdb/static/{segment}/{mac}", params(StaticPath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_static(
     Client(engine): Client,
     place: Place,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
     let (segment, mac) = read(place)?;
     let change = Change::Fdb(FdbChange::Remove { segment, mac });
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
 }
 

@@ -3,9 +3,9 @@
 pub(super) mod trace;
 
 use api::v1::{
-    ChangeOptions, PortPatch, PortSpec, PortStats, PortStatus, PortsDocument, Problem, ProblemKind,
-    SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument, StatsDocument, StatusDocument,
-    SwitchSpec, WantedState,
+    ChangeOptions, ChangesDocument, PortPatch, PortSpec, PortStats, PortStatus, PortsDocument,
+    Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument,
+    StatsDocument, StatusDocument, SwitchSpec, WantedState,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -19,7 +19,7 @@ use super::openapi;
 use super::requests::{Client, Done, Failure, condition, document, is_known, misspelt, name};
 use crate::command::{EngineHandle, Request, Wanted};
 use crate::metrics::{self, Format};
-use crate::wanted::{self, Change};
+use crate::wanted::{self, Change, Difference};
 
 /// A name in a path, or why there is none.
 pub(super) type Name = Result<Path<String>, PathRejection>;
@@ -165,17 +165,18 @@ pub(super) async fn show_segment(State(engine): State<EngineHandle>, path: Name)
 }
 
 /// Add a segment
-#[utoipa::path(post, path = "/v1/segments", params(IfMatch), request_body = SegmentSpec, responses(
+#[utoipa::path(post, path = "/v1/segments", params(ChangeOptions, IfMatch), request_body = SegmentSpec, responses(
     (status = 201, body = SegmentStatus)
 ))]
 pub(super) async fn add_segment(
     Client(engine): Client,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let spec: SegmentSpec = document(&headers, body)?;
     let name = spec.name.clone();
-    let wanted = order_now(&engine, &headers, Change::AddSegment(spec)).await?;
+    let wanted = order_one(&engine, &headers, options, Change::AddSegment(spec)).await?;
     let location = [(LOCATION, format!("/v1/segments/{name}"))];
     let created = (
         StatusCode::CREATED,
@@ -186,32 +187,34 @@ pub(super) async fn add_segment(
 }
 
 /// Change a segment
-#[utoipa::path(patch, operation_id = "change_segment", path = "/v1/segments/{name}", params(NamePath, IfMatch), request_body = SegmentPatch, responses(
+#[utoipa::path(patch, operation_id = "change_segment", path = "/v1/segments/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = SegmentPatch, responses(
     (status = 200, body = SegmentStatus)
 ))]
 pub(super) async fn set_segment(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let patch: SegmentPatch = document(&headers, body)?;
     let name = name(path)?;
     let change = Change::SetSegment(name.clone(), patch);
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     let segment = segment(&wanted, &name)?;
     Ok(with_tag(&wanted, Json(segment)))
 }
 
 /// Remove a segment; no port may be in it
-#[utoipa::path(delete, path = "/v1/segments/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, path = "/v1/segments/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_segment(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
     let change = Change::RemoveSegment(name(path)?);
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
 }
 
@@ -234,46 +237,49 @@ pub(super) async fn show_port(
 }
 
 /// Add a port
-#[utoipa::path(post, path = "/v1/ports", params(IfMatch), request_body = PortSpec, responses(
+#[utoipa::path(post, path = "/v1/ports", params(ChangeOptions, IfMatch), request_body = PortSpec, responses(
     (status = 201, body = PortStatus)
 ))]
 pub(super) async fn add_port(
     Client(engine): Client,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let port: PortSpec = document(&headers, body)?;
     let location = [(LOCATION, format!("/v1/ports/{}", port.name))];
-    let wanted = order_now(&engine, &headers, Change::AddPort(Box::new(port))).await?;
+    let wanted = order_one(&engine, &headers, options, Change::AddPort(Box::new(port))).await?;
     let created = (StatusCode::CREATED, location, Json(&wanted.port));
     Ok(with_tag(&wanted, created))
 }
 
 /// Change a port
-#[utoipa::path(patch, operation_id = "change_port", path = "/v1/ports/{name}", params(NamePath, IfMatch), request_body = PortPatch, responses(
+#[utoipa::path(patch, operation_id = "change_port", path = "/v1/ports/{name}", params(NamePath, ChangeOptions, IfMatch), request_body = PortPatch, responses(
     (status = 200, body = PortStatus)
 ))]
 pub(super) async fn set_port(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
     body: Body,
 ) -> Done<Response> {
     let patch: PortPatch = document(&headers, body)?;
     let change = Change::SetPort(name(path)?, patch);
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, Json(&wanted.port)))
 }
 
 /// Remove a port; its guest loses the connection
-#[utoipa::path(delete, path = "/v1/ports/{name}", params(NamePath, IfMatch), responses((status = 204)))]
+#[utoipa::path(delete, path = "/v1/ports/{name}", params(NamePath, ChangeOptions, IfMatch), responses((status = 204)))]
 pub(super) async fn remove_port(
     Client(engine): Client,
     path: Name,
+    options: Options,
     headers: HeaderMap,
 ) -> Done<Response> {
     let change = Change::RemovePort(name(path)?);
-    let wanted = order_now(&engine, &headers, change).await?;
+    let wanted = order_one(&engine, &headers, options, change).await?;
     Ok(with_tag(&wanted, StatusCode::NO_CONTENT))
 }
 
@@ -316,7 +322,7 @@ pub(super) struct IfNoneMatch {
     if_none_match: Option<String>,
 }
 
-/// Has a change done, on the client's condition; or looks at it.
+/// Has a change done, on the client's condition, or looks at it; and says what it alters, where the client asks for that.
 pub(super) async fn order(
     engine: &EngineHandle,
     headers: &HeaderMap,
@@ -327,20 +333,27 @@ pub(super) async fn order(
         change,
         condition: condition(headers)?,
     };
-    let wanted = match query(options)?.dry_run {
+    let options = query(options)?;
+    let (before, mut wanted) = match options.dry_run {
         true => engine.look_at(&request).await?,
         false => engine.change(request).await?,
     };
+    if options.changes {
+        wanted.changes = Some(Difference::between(&before, &wanted.state).changes);
+    }
     Ok(wanted)
 }
 
-/// The same for a change that cannot be only looked at.
-pub(super) async fn order_now(
+/// The same for a change of which nothing else can be said when it is only looked at.
+pub(super) async fn order_one(
     engine: &EngineHandle,
     headers: &HeaderMap,
+    options: Options,
     change: Change,
 ) -> Result<Wanted, Failure> {
-    order(engine, headers, Ok(Query::default()), change).await
+    let mut options = query(options)?;
+    options.changes |= options.dry_run;
+    order(engine, headers, Ok(Query(options)), change).await
 }
 
 /// The query of a request.
@@ -356,8 +369,15 @@ fn segment(wanted: &Wanted, name: &str) -> Result<SegmentStatus, Problem> {
     segment.ok_or_else(|| Problem::no_such_segment(name))
 }
 
-/// An answer that says of which wanted state it is.
+/// An answer that says of which wanted state it is; or what was changed, where that is asked for.
 pub(super) fn with_tag(wanted: &Wanted, answer: impl IntoResponse) -> Response {
     let tag = [(ETAG, format!("\"{}\"", wanted.version))];
-    (tag, answer).into_response()
+    let Some(changes) = &wanted.changes else {
+        return (tag, answer).into_response();
+    };
+    let document = ChangesDocument {
+        wanted: wanted.state.clone(),
+        changes: changes.clone(),
+    };
+    (tag, Json(document)).into_response()
 }

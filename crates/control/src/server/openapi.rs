@@ -6,7 +6,8 @@
 use utoipa::OpenApi;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::Operation;
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::openapi::schema::{OneOfBuilder, Schema};
+use utoipa::openapi::{Content, ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 
 use super::{access, captures, events, fdb, handlers, mirrors};
 
@@ -76,7 +77,12 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::metrics,
         handlers::openapi,
     ),
-    components(schemas(api::v1::Problem))
+    components(schemas(
+        api::v1::Event,
+        api::v1::EventKind,
+        api::v1::Problem,
+        api::v1::ChangesDocument
+    ))
 )]
 struct Api;
 
@@ -102,7 +108,8 @@ pub fn document() -> String {
             let refusal = ResponseBuilder::new()
                 .description("Why it was not done (RFC 9457).")
                 .content("application/problem+json", problem.build());
-            let is_versioned = is_change(operation) || tag.is_some_and(is_wanted);
+            tell_of_changes(operation);
+            let is_versioned = takes(operation, "If-Match") || tag.is_some_and(is_wanted);
             let all = &mut operation.responses.responses;
             all.iter_mut().for_each(describe);
             if is_versioned {
@@ -130,10 +137,34 @@ fn describe((status, answer): (&String, &mut RefOr<Response>)) {
     }
 }
 
-/// Whether an operation changes what is wanted.
-fn is_change(operation: &Operation) -> bool {
+/// Whether an operation has a parameter of this name.
+fn takes(operation: &Operation, name: &str) -> bool {
     let mut all = operation.parameters.iter().flatten();
-    all.any(|one| matches!(one, RefOr::T(header) if header.name == "If-Match"))
+    all.any(|one| matches!(one, RefOr::T(one) if one.name == name))
+}
+
+/// With `changes=true` the answer is another. Who reads an answer tries that one first: all its fields have to be there.
+fn tell_of_changes(operation: &mut Operation) {
+    if !takes(operation, "changes") {
+        return;
+    }
+    let all = &mut operation.responses.responses;
+    let answer = all.entry("200".to_owned()).or_insert_with(|| {
+        let answer =
+            ResponseBuilder::new().description("What is changed, where that is asked for.");
+        answer.build().into()
+    });
+    let RefOr::T(answer) = answer else { return };
+    let content = answer
+        .content
+        .entry("application/json".to_owned())
+        .or_insert_with(|| Content::default().into());
+    let RefOr::T(content) = content else { return };
+    let changes: RefOr<Schema> = Ref::from_schema_name("ChangesDocument").into();
+    content.schema = Some(match content.schema.take() {
+        Some(usual) => OneOfBuilder::new().item(changes).item(usual).into(),
+        None => changes,
+    });
 }
 
 /// Whether what lies below this path is a part of what is wanted, and nothing else.
@@ -235,6 +266,23 @@ mod tests {
         assert!(!answer("/v1/ports/{name}", "get", "200") && !answer("/v1/stats", "get", "200"));
         let asked = &document["paths"]["/v1/state"]["get"]["parameters"];
         assert_eq!(asked[0]["name"], "If-None-Match");
+    }
+
+    #[test]
+    fn every_change_may_be_answered_with_what_it_alters() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let changes = "#/components/schemas/ChangesDocument";
+        let paths = document["paths"].as_object().unwrap().values();
+        let operations = paths.flat_map(|path| path.as_object().unwrap().values());
+        let is_change = |operation: &&Value| operation.to_string().contains("\"If-Match\"");
+        let mut all = 0;
+        for operation in operations.filter(is_change) {
+            let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+            let first = schema.get("oneOf").map_or(schema, |all| &all[0]);
+            assert_eq!(first["$ref"], changes, "{}", operation["operationId"]);
+            all += 1;
+        }
+        assert!(all > 20);
     }
 
     /// Bytes, not a list of numbers.

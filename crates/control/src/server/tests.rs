@@ -1,6 +1,7 @@
 //! The server over a real socket, with an engine that only remembers.
 
 mod access;
+mod changes;
 mod events;
 mod mirrors;
 
@@ -152,6 +153,7 @@ impl FakeEngine {
             state: self.wanted.clone(),
             version: wanted::version(&self.wanted),
             port,
+            changes: None,
         }
     }
 
@@ -256,6 +258,11 @@ impl Site {
             body => serde_json::from_str(body).unwrap(),
         };
         (status, head.to_ascii_lowercase(), body)
+    }
+
+    /// The version of what is wanted.
+    async fn tag(&self) -> String {
+        tag_of(&self.ask("GET", "/v1/state", "").await.1)
     }
 
     /// Sends a request that has to fail; checks that the answer is a problem.

@@ -7,101 +7,13 @@ mod access;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use api::v1::{Action, FieldChange, Step, Subject};
 use api::v1::{PortSpec, WantedState};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// Rules and address sets of one change that are told one by one when it was done.
 const TOLD: usize = 200;
-
-/// What a step does to its subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// It comes.
-    Add,
-    /// It goes.
-    Remove,
-    /// It stays, and is another.
-    Change,
-}
-
-/// What a step is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Subject {
-    /// The switch.
-    Switch,
-    /// Where metrics are served.
-    Metrics,
-    /// A segment.
-    Segment,
-    /// A port.
-    Port,
-    /// A set of addresses.
-    #[serde(rename = "address_set")]
-    AddressSet,
-    /// A group of ports.
-    Group,
-    /// A segment's defaults for frames that no rule matches.
-    #[serde(rename = "acl_default")]
-    AclDefault,
-    /// An access list, or the order of all.
-    Acl,
-    /// A rule of an access list.
-    Rule,
-    /// Copies of frames to a port.
-    Mirror,
-    /// A static entry of the forwarding database.
-    Fdb,
-}
-
-impl Subject {
-    /// The word for it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Switch => "switch",
-            Self::Metrics => "metrics",
-            Self::Segment => "segment",
-            Self::Port => "port",
-            Self::AddressSet => "address_set",
-            Self::Group => "group",
-            Self::AclDefault => "acl_default",
-            Self::Acl => "acl",
-            Self::Rule => "rule",
-            Self::Mirror => "mirror",
-            Self::Fdb => "fdb",
-        }
-    }
-}
-
-/// A field before and after; `null` where there is none.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FieldChange {
-    /// Its name, with dots for tables within tables.
-    pub field: String,
-    /// Before.
-    pub from: Value,
-    /// After.
-    pub to: Value,
-}
-
-/// One thing that comes, goes or changes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
-    /// What is done.
-    pub action: Action,
-    /// To what.
-    pub subject: Subject,
-    /// Its name, unless there is but one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// The fields that differ.
-    pub fields: Vec<FieldChange>,
-    /// Whether the connection of the port's guest or driver ends for it.
-    pub disconnects: bool,
-}
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

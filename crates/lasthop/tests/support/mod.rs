@@ -213,6 +213,7 @@ impl Engine {
             state: self.wanted.clone(),
             version: wanted::version(&self.wanted),
             port,
+            changes: None,
         }
     }
 

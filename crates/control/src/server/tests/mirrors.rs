@@ -15,10 +15,6 @@ async fn site() -> Site {
 }
 
 impl Site {
-    async fn tag(&self) -> String {
-        tag_of(&self.ask("GET", "/v1/state", "").await.1)
-    }
-
     async fn mirrors(&self) -> Value {
         self.ask("GET", "/v1/state", "").await.2["mirrors"].take()
     }
