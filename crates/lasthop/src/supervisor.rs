@@ -59,10 +59,10 @@ use channel::supervision::{Ask, ProcessInfo, SwitchSettings, Tell};
 
 use admin::Admin;
 use binaries::Binaries;
-use child::{Child, Death, Kind};
+use child::{Child, Kind};
 use deposits::Deposits;
 use drivers::Drivers;
-use events::Untold;
+use events::{Death, Untold};
 use guests::Guests;
 use hand_over::{HandOver, Handed};
 use heartbeat::Seen;

@@ -86,6 +86,9 @@ impl Engine {
         let Some((phase, reason)) = self.phases_untold.remove(&port) else {
             return;
         };
+        // Of a port that is served, the reason is why it was not before.
+        let is_served = matches!(phase, PortPhase::Connected | PortPhase::Up);
+        let reason = reason.filter(|_| !is_served);
         let what = EventKind::Port {
             port: self.port_name(port).to_owned(),
             state: api_state(phase),

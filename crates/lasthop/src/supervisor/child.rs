@@ -2,7 +2,6 @@
 
 mod kind;
 
-use std::fmt;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,6 +16,7 @@ use rustix::process::Signal;
 
 pub(super) use self::kind::Kind;
 use super::binaries::Binaries;
+use super::events::Death;
 use super::heartbeat::{Heartbeat, Seen, is_stopped};
 use super::replace::{self, Giving, PassedChild, PassedProcess, Taking};
 use super::running::Running;
@@ -47,20 +47,6 @@ struct Alive {
     flood: u32,
     /// It has asked for what happens, and has got nothing yet.
     wants_events: bool,
-}
-
-/// The end of a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Death {
-    kind: Kind,
-    /// Its exit status or signal, in words.
-    pub(super) how: String,
-}
-
-impl fmt::Display for Death {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ended ({})", self.kind, self.how)
-    }
 }
 
 /// See the module.

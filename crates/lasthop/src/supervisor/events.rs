@@ -2,6 +2,7 @@
 //! when there is one.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use api::v1::{Asker, Event, EventKind, ProcessChange};
 use channel::peer::Peer;
@@ -10,7 +11,7 @@ use control::events;
 
 use super::Supervisor;
 use super::admin::Client;
-use super::child::{Child, Death, Kind};
+use super::child::{Child, Kind};
 
 /// Events that wait for control at most.
 const WAITING: usize = 256;
@@ -67,6 +68,21 @@ impl Untold {
             ..Self::default()
         };
         true
+    }
+}
+
+/// The end of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Death {
+    /// Whose.
+    pub(super) kind: Kind,
+    /// Its exit status or signal, in words.
+    pub(super) how: String,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended ({})", self.kind, self.how)
     }
 }
 

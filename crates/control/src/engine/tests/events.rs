@@ -39,7 +39,7 @@ fn a_port_that_comes_and_goes_is_told_with_the_reason() {
     let (world, mut engine) = world();
     world.report(&phase(PortPhase::Waiting, None));
     world.report(&phase(PortPhase::Connected, None));
-    world.report(&phase(PortPhase::Up, None));
+    world.report(&phase(PortPhase::Up, Some("of before")));
     world.report(&phase(PortPhase::Faulted, Some("a chain\nwithout end")));
     world.settle(&mut engine);
     let words: Vec<String> = told(&engine).into_iter().map(|(words, _)| words).collect();
