@@ -4,6 +4,7 @@
 //! `_total` for what only grows until a process starts anew.
 
 mod families;
+mod limits;
 mod text;
 
 use api::v1::{MirrorStats, StatusDocument};

@@ -1,13 +1,13 @@
 //! Which metrics there are.
 
-use api::v1::{LimitsSpec, PortState, PortStatus, ProcessState, ProcessUsage, RateLimit};
+use api::v1::{PortState, PortStatus, ProcessState, ProcessUsage};
 use channel::figures::{QueueCounts, WAIT_BOUNDS_US, WorkerFigures};
 use channel::switching::FrontEnds;
 use port::REASONS;
 use port::counters::COPY_LOSSES;
 
 use super::text::{Kind, Page};
-use super::{Facts, PortFacts};
+use super::{Facts, PortFacts, limits};
 
 /// All states that a port can be in.
 const STATES: [PortState; 7] = [
@@ -32,7 +32,7 @@ pub(super) fn write(facts: &Facts, page: &mut Page) {
     mirrors(facts, page);
     rules(facts, page);
     ports(facts, page);
-    limits(facts, page);
+    limits::write(facts, page);
     queues(facts, page);
     drivers(facts, page);
 }
@@ -398,59 +398,6 @@ fn ports(facts: &Facts, page: &mut Page) {
         let mut family = page.family(Kind::Gauge, name, help);
         for port in &facts.status.ports {
             family.sample(&[("port", &port.name)], value(port));
-        }
-    }
-}
-
-/// The bounds of a port that were asked for: which, frames and bytes a second.
-fn rates(limits: &LimitsSpec) -> impl Iterator<Item = (&'static str, Option<u64>, Option<f64>)> {
-    let ways = [
-        ("from-guest", limits.from_guest),
-        ("to-guest", limits.to_guest),
-    ];
-    let ways = ways.into_iter().filter_map(|(which, rate)| {
-        let RateLimit {
-            packets_per_second,
-            bits_per_second,
-            ..
-        } = rate?;
-        Some((
-            which,
-            packets_per_second,
-            bits_per_second.map(|bits| bits as f64 / 8.0),
-        ))
-    });
-    let floods = [
-        ("broadcast", limits.broadcast),
-        ("multicast", limits.multicast),
-        ("unknown-unicast", limits.unknown_unicast),
-    ];
-    let floods = floods.into_iter();
-    ways.chain(
-        floods.filter_map(|(which, rate)| Some((which, Some(rate?.packets_per_second), None))),
-    )
-}
-
-fn limits(facts: &Facts, page: &mut Page) {
-    let help = "Frames a second that a port may send (from-guest), be sent (to-guest), or send to many, where that is bounded.";
-    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_frames_per_second", help);
-    for port in &facts.status.ports {
-        for (which, frames, _) in rates(&port.limits) {
-            let labels = [("port", &*port.name), ("limit", which)];
-            frames
-                .into_iter()
-                .for_each(|rate| family.sample(&labels, rate));
-        }
-    }
-    let help =
-        "Bytes a second of Ethernet frames that a port may send or be sent, where that is bounded.";
-    let mut family = page.family(Kind::Gauge, "lasthop_port_limit_bytes_per_second", help);
-    for port in &facts.status.ports {
-        for (which, _, bytes) in rates(&port.limits) {
-            let labels = [("port", &*port.name), ("limit", which)];
-            bytes
-                .into_iter()
-                .for_each(|rate| family.sample(&labels, rate));
         }
     }
 }
