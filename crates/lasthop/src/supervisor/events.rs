@@ -145,6 +145,18 @@ impl Supervisor {
             self.control.set_wants_events(false);
         }
     }
+
+    /// The same for a supervisor that gives way to another one, which will know nothing of them: also where control has not said
+    /// yet that it had those before.
+    pub(super) fn tell_control_at_last(&mut self) {
+        if self.events.on_the_way.is_empty() {
+            return self.tell_control();
+        }
+        self.events.were_told();
+        let control = &self.control;
+        self.events
+            .send(|tell| control.tell_at_once(tell, &[]).is_ok());
+    }
 }
 
 #[cfg(test)]

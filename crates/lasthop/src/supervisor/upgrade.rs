@@ -231,6 +231,7 @@ impl Supervisor {
             return self.refuse(&upgrade.client, "a process has ended meanwhile".to_owned());
         }
         self.reload.stop();
+        self.tell_control_at_last();
         match self.become_another(&upgrade, None) {
             Ok(()) => Some(upgrade),
             Err(reason) => self.refuse(&upgrade.client, reason),
