@@ -165,3 +165,8 @@ fn emit(text: &str) -> Done {
         _ => Failure::Failed(format!("cannot write: {error}")),
     })
 }
+
+/// The same with a JSON document, in a line of its own.
+fn emit_json(document: &str) -> Done {
+    emit(&format!("{}\n", units::printable_json(document.trim_end())))
+}

@@ -3,6 +3,7 @@
 mod access;
 mod changes;
 mod events;
+mod fdb;
 mod mirrors;
 
 use std::path::PathBuf;
@@ -184,6 +185,7 @@ fn fdb_of(filter: &FdbFilter) -> FdbDocument {
 /// A running server and how to end it.
 struct Site {
     dir: TempDir,
+    events: Events,
     stop: oneshot::Sender<()>,
     server: JoinHandle<()>,
 }
@@ -208,6 +210,7 @@ impl Site {
         let shutdown = async { drop(stopped.await) };
         Self {
             dir,
+            events: engine.events().clone(),
             stop,
             server: tokio::spawn(serve(listener, engine, shutdown)),
         }

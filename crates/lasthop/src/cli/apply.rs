@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::{How, Set};
 use super::client::Client;
-use super::{Done, Failure, emit, units, upgrade};
+use super::{Done, Failure, emit, emit_json, units, upgrade};
 use crate::supervisor::names;
 
 /// What errors call standard input.
@@ -136,7 +136,7 @@ async fn exchange(
                 "applied": apply,
                 "warnings": warnings,
             });
-            emit(&format!("{document}\n"))?;
+            emit_json(&document.to_string())?;
         }
         false => teller.summary(&summary(&difference, apply))?,
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::args::Events;
 use super::client::{Client, Download, events_path};
 use super::stop::Stop;
-use super::units::printable;
+use super::units::{printable, printable_json};
 use super::{Done, Failure, emit};
 
 /// How long nobody may answer after a stream has ended: longer than an upgrade takes.
@@ -82,7 +82,7 @@ async fn nobody_reads() {
 /// An event as it is printed.
 fn line(data: &str, json: bool) -> String {
     if json {
-        return format!("{data}\n");
+        return format!("{}\n", printable_json(data));
     }
     let Ok(event) = serde_json::from_str::<Event>(data) else {
         return format!("{}\n", printable(data));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use api::v1::Problem;
 use serde_json::json;
 
-use super::units::printable;
+use super::units::{printable, printable_json};
 
 /// Why a command did not do what it should.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Failure {
         let said = match (self, json) {
             // Their output says it all.
             (Self::Unread | Self::Differs, _) => String::new(),
-            (_, true) => format!("{}\n", self.document()),
+            (_, true) => format!("{}\n", printable_json(&self.document())),
             (_, false) => format!("lasthop: {}\n", self.lines()),
         };
         // Without a standard error there is nobody to tell.

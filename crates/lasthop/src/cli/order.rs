@@ -18,7 +18,7 @@ use super::client::{
     segment_path,
 };
 use super::units::printable;
-use super::{Done, Failure, emit, show};
+use super::{Done, Failure, emit, emit_json, show};
 
 /// Between two looks of `stats --watch`.
 const WATCH: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ pub(super) fn print<T: DeserializeOwned>(
     table: impl FnOnce(&T) -> String,
 ) -> Done {
     match output.json {
-        true => emit(&format!("{}\n", String::from_utf8_lossy(answer).trim_end())),
+        true => emit_json(&String::from_utf8_lossy(answer)),
         false => emit(&table(&read(answer)?)),
     }
 }

@@ -58,6 +58,25 @@ fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     }
 }
 
+/// A JSON document for a terminal: what JSON lets stand in a string and a terminal obeys is escaped, which means the same.
+pub(crate) fn printable_json(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            // Between values.
+            '\n' | '\t' => printable.push(c),
+            // Of directions: they make a line read as another one.
+            c if c.is_control()
+                || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+            {
+                printable.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => printable.push(c),
+        }
+    }
+    printable
+}
+
 /// A text without control characters, which would move things on the operator's terminal.
 pub(crate) fn printable(text: &str) -> String {
     let visible = |c: char| if c.is_control() { '\u{fffd}' } else { c };
@@ -67,6 +86,16 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_document_says_the_same_and_moves_nothing_on_a_terminal() {
+        let hostile = "a\u{1b}[2J\u{9b}2J\u{202e}\u{7f}\u{fc}\n";
+        let document = serde_json::json!({ "name": hostile }).to_string();
+        let printable = printable_json(&document);
+        assert_eq!(printable, r#"{"name":"a\u001b[2J\u009b2J\u202e\u007fü\n"}"#);
+        let read: serde_json::Value = serde_json::from_str(&printable).unwrap();
+        assert_eq!(read["name"], hostile);
+    }
 
     #[test]
     fn counts() {

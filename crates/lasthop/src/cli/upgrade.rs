@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::client::unreachable;
-use super::{Done, Failure, emit, units};
+use super::{Done, Failure, emit, emit_json, units};
 use crate::admin::{Answer, Report, Request, SOCKET};
 
 /// Longer than the supervisor takes for any of its steps.
@@ -75,7 +75,7 @@ pub(super) fn upgrade(runtime_dir: &Path, to: Option<PathBuf>, json: bool) -> Do
     loop {
         match answers.next()? {
             (Answer::Doing(what), _) if !json => emit(&format!("{what}\n"))?,
-            (Answer::Upgraded(_), line) if json => return emit(&format!("{line}\n")),
+            (Answer::Upgraded(_), line) if json => return emit_json(&line),
             (Answer::Upgraded(report), _) => return emit(&show(&report)),
             (Answer::RolledBack(reason), _) => {
                 return Err(Failure::Failed(format!("rolled back: {reason}")));

@@ -39,3 +39,34 @@ async fn what_a_rule_names_is_not_removed() {
         assert_eq!(site.ask("DELETE", path, "").await.0, 204);
     }
 }
+
+#[tokio::test]
+async fn sets_and_groups_are_read_one_by_one_and_counts_of_rules() {
+    let site = Site::start();
+    let model = r#"{"address_sets":[{"name":"office","addresses":["10.0.0.0/8"]}],"groups":[{"name":"web","ports":[]}],
+        "lists":[{"name":"in","direction":"to-guest","groups":["web"],"rules":[{"name":"1","action":"allow"}]}]}"#;
+    assert_eq!(site.ask("PUT", "/v1/access", model).await.0, 200);
+    for (path, expected) in [
+        (
+            "/v1/access/address_sets/office",
+            json!({"name": "office", "addresses": ["10.0.0.0/8"]}),
+        ),
+        ("/v1/access/groups/web", json!({"name": "web", "ports": []})),
+    ] {
+        let (status, head, body) = site.ask("GET", path, "").await;
+        assert_eq!((status, body), (200, expected));
+        assert!(head.to_lowercase().contains("etag: "), "{head}");
+        let missing = site.refused("GET", &format!("{path}2"), "").await;
+        assert_eq!(missing.status, 404, "{missing}");
+    }
+    let (status, _, counts) = site.ask("GET", "/v1/access/counts?list=in", "").await;
+    let list = json!({"name": "in", "direction": "to-guest", "groups": ["web"],
+        "rules": [{"name": "1", "packets": 0, "bytes": 0}]});
+    assert_eq!((status, counts), (200, json!({"lists": [list]})));
+    let (_, _, counts) = site.ask("GET", "/v1/access/counts?limit=5", "").await;
+    assert_eq!(counts, json!({"lists": []}), "nothing was hit");
+    for (query, status) in [("list=out", 404), ("rule=1", 400), ("limit=x", 400)] {
+        let path = format!("/v1/access/counts?{query}");
+        assert_eq!(site.refused("GET", &path, "").await.status, status);
+    }
+}

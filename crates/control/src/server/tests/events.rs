@@ -195,15 +195,8 @@ async fn there_are_places_for_so_many_who_watch_and_others_are_served() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_nobody_up_and_hears_how_much_it_has_missed() {
-    let (engine, commands) = engine_channel(4, Events::default());
-    let dir = tempfile::tempdir().unwrap();
-    let fake = FakeEngine {
-        wanted: WantedState::default(),
-        dir: dir.path().to_owned(),
-    };
-    tokio::spawn(fake.run(commands));
-    let events = engine.events().clone();
-    let site = Site::with_engine(dir, engine);
+    let site = Site::start();
+    let events = site.events.clone();
     let mut watcher = Watcher::new(&site, "/v1/events", "").await;
     watcher.until("id: ").await;
     let long = "y".repeat(500);
@@ -226,15 +219,8 @@ async fn a_client_that_does_not_read_holds_nobody_up_and_hears_how_much_it_has_m
 
 #[tokio::test]
 async fn an_end_of_all_streams_ends_connections_and_new_ones_are_served() {
-    let (engine, commands) = engine_channel(4, Events::default());
-    let dir = tempfile::tempdir().unwrap();
-    let fake = FakeEngine {
-        wanted: WantedState::default(),
-        dir: dir.path().to_owned(),
-    };
-    tokio::spawn(fake.run(commands));
-    let events = engine.events().clone();
-    let site = Site::with_engine(dir, engine);
+    let site = Site::start();
+    let events = site.events.clone();
     let mut watcher = Watcher::new(&site, "/v1/events", "connection: close\r\n").await;
     watcher.until("id: ").await;
     events.end_clients();
