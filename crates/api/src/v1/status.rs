@@ -293,7 +293,7 @@ pub struct DriverStatus {
     pub refused_by_interface: u64,
     /// Frames of the interface that were too long for a buffer.
     pub too_long: u64,
-    /// Why it does not run, or why it ended last.
+    /// Why it does not run, or why it ended last; of one that runs, that its interface is another port's, too.
     pub reason: Option<String>,
 }
 
