@@ -37,7 +37,7 @@ pub use stats::{
 pub use status::{
     DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState,
     PortStatus, PortsDocument, ProcessState, ProcessStatus, QueueFault, RingFormat, SegmentStatus,
-    SegmentsDocument, StatusDocument, SwitchStatus,
+    SegmentsDocument, StatusDocument, SwitchStatus, Warning, WarningsDocument,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

@@ -297,6 +297,23 @@ pub struct DriverStatus {
     pub reason: Option<String>,
 }
 
+/// What is wanted, is right, and may not be meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Warning {
+    /// In words, without a line's end.
+    pub text: String,
+    /// Names of the ports that it is about, if it is about ports.
+    #[serde(default)]
+    pub ports: Vec<String>,
+}
+
+/// Everything of that kind. Answer of `GET /v1/warnings`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarningsDocument {
+    /// All of them.
+    pub warnings: Vec<Warning>,
+}
+
 /// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortStatus {
