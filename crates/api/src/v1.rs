@@ -43,7 +43,7 @@ pub use stats::{
 pub use status::{
     DriverStatus, FrontEndStatus, GuestStateStatus, MirrorStatus, MirrorsDocument, PortState,
     PortStatus, PortsDocument, ProcessState, ProcessStatus, ProcessUsage, QueueFault, RingFormat,
-    SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus,
+    SegmentStatus, SegmentsDocument, StatusDocument, SwitchStatus, Warning, WarningsDocument,
 };
 pub use trace::{
     TRACE_MAX, Trace, TraceAction, TraceDocument, TraceFrame, TraceLimit, TraceMirror,

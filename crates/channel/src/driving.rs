@@ -148,6 +148,6 @@ pub struct DriverState {
     pub restarts: u32,
     /// Frames lost at the interface, since the port exists.
     pub refused: Refused,
-    /// Why there is no process, or why the last one ended.
+    /// Why there is no process, or why the last one ended; beside a process, that the interface is another port's, too.
     pub reason: Option<String>,
 }

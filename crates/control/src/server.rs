@@ -6,6 +6,7 @@
 //! | `GET /v1/state` | | 200 `WantedState` |
 //! | `PUT /v1/state?dry_run=true` | `WantedState` | 200 `WantedState` |
 //! | `PATCH /v1/state?dry_run=true` | merge patch (RFC 7396) | 200 `WantedState` |
+//! | `GET /v1/warnings` | | 200 `WarningsDocument` |
 //! | `GET /v1/switch` | | 200 `SwitchSpec` |
 //! | `PATCH /v1/switch?dry_run=true` | merge patch | 200 `SwitchSpec` |
 //! | `GET /v1/segments` | | 200 `SegmentsDocument` |
@@ -202,6 +203,7 @@ pub fn router(engine: EngineHandle) -> Router {
         .route("/v1/captures/{number}", delete(captures::end))
         .route("/v1/events", get(events::watch))
         .route("/v1/status", get(h::status))
+        .route("/v1/warnings", get(h::warnings))
         .route("/v1/stats", get(h::stats))
         .route("/v1/ports/{name}/stats", get(h::port_stats))
         .route("/v1/fdb", get(fdb::list).delete(fdb::flush))

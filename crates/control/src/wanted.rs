@@ -21,6 +21,7 @@ mod reach;
 #[cfg(test)]
 mod tests;
 mod version;
+mod warnings;
 
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,8 @@ pub use mirrors::{MirrorChange, mirrors};
 pub use owner::owner_of;
 pub use reach::Reach;
 pub use version::version;
+pub(crate) use warnings::shared_macs;
+pub use warnings::warnings;
 
 /// File name of the API's socket inside the runtime directory.
 pub const API_SOCKET: &str = "api.sock";

@@ -4,6 +4,7 @@
 //! the connections of the host over it outlive a driver that dies, and a driver needs no right at all.
 
 mod address;
+mod claim;
 mod ethtool;
 mod interface;
 mod packet;
@@ -18,6 +19,7 @@ use channel::driving::{BackEnd, Choice, DeviceSpec, XdpStart};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
+use claim::Claim;
 use interface::Control;
 pub use xdp::XdpParts;
 
@@ -33,6 +35,8 @@ pub struct Device {
     xdp: Option<xdp::Xdp>,
     /// It is not known what can be had of the interface, because it is switched off.
     provisional: bool,
+    /// None where it is not known whether others have the interface.
+    claim: Option<Claim>,
 }
 
 /// What a driver process gets of an interface. Nothing of it is needed here any more.
@@ -122,14 +126,23 @@ impl Device {
     /// # Errors
     /// There is no such interface, it is of the wrong kind, or the rights are missing.
     pub fn open(spec: &DeviceSpec) -> Result<Self, OpenError> {
-        match &spec.netns {
+        let device = match &spec.netns {
             None => Self::open_here(spec),
             // A thread of its own, because it stays in the namespace.
             Some(netns) => {
                 let file = namespace_file(netns)?;
                 in_namespace(file.as_fd(), || Self::open_here(spec))
             }
-        }
+        };
+        device.map(Self::claimed)
+    }
+
+    /// With a claim to its interface.
+    fn claimed(mut self) -> Self {
+        let claim = Claim::of(&self.interface, &self.control);
+        let unknown = |error: &OpenError| tracing::debug!("{error}");
+        self.claim = claim.inspect_err(unknown).ok();
+        self
     }
 
     fn open_here(spec: &DeviceSpec) -> Result<Self, OpenError> {
@@ -214,6 +227,30 @@ impl Device {
         self.control.mac(&self.interface).ok()
     }
 
+    /// Looks whether the interface is another port's, too, of this Lasthop or of another; `true` when that has changed.
+    pub fn look_for_others(&mut self) -> bool {
+        let claim = self.claim.as_mut();
+        claim.is_some_and(|claim| claim.was_shared() != claim.is_shared())
+    }
+
+    /// That the interface was another port's, too, when it was looked at last, and what comes of it. Of two ports with one interface,
+    /// the one that has opened it later knows.
+    #[must_use]
+    pub fn shared(&self) -> Option<String> {
+        self.claim.as_ref().filter(|claim| claim.was_shared())?;
+        let outcome = match self.back_end {
+            BackEnd::Tap => "each gets a part of its frames",
+            BackEnd::Packet => {
+                "both get all its frames, or the other all, if its driver is \"xdp\""
+            }
+            BackEnd::Xdp { .. } => "this one alone gets its frames",
+        };
+        let interface = &self.interface;
+        Some(format!(
+            "interface {interface} is another port's, too, most likely of another Lasthop: {outcome}"
+        ))
+    }
+
     /// How frames are moved.
     #[must_use]
     pub fn back_end(&self) -> BackEnd {
@@ -263,7 +300,7 @@ impl Device {
     #[must_use]
     pub fn of(parts: Parts<OwnedFd>) -> Self {
         let xdp = parts.xdp.map(|xdp| xdp::Xdp::of(&parts.interface, xdp));
-        Self {
+        let device = Self {
             interface: parts.interface,
             back_end: parts.back_end,
             uso: parts.uso,
@@ -271,7 +308,10 @@ impl Device {
             control: Control::over(parts.control),
             xdp,
             provisional: parts.provisional,
-        }
+            claim: None,
+        };
+        // That of the supervisor before has gone with its program.
+        device.claimed()
     }
 }
 

@@ -121,6 +121,26 @@ fn guests_reach_whom_the_lists_say() {
     }
     assert!(denied(&lasthop) > 0);
 
+    turn.step("the rule that decides is counted");
+    let before = ping_rule(&lasthop);
+    assert!(before.packets >= 10, "of the pings above: {before:?}");
+    let sent = 20;
+    assert_eq!(ping(&mut three, "10.0.0.2", sent).lost(), 0);
+    let counted = ping_rule(&lasthop);
+    let (packets, bytes) = (u64::from(sent), u64::from(sent) * PING_BYTES);
+    assert!(
+        counted.packets >= before.packets + packets,
+        "{counted:?} after {before:?}"
+    );
+    assert!(
+        counted.bytes >= before.bytes + bytes,
+        "{counted:?} after {before:?}"
+    );
+    let lately = counted.last_hit_ms_ago.is_some_and(|ms| ms < 30_000);
+    assert!(lately, "{counted:?}");
+    // Longer than counts are kept in one process alone.
+    assert_eq!(ping(&mut three, "10.0.0.2", 600).lost(), 0);
+
     turn.step("a service behind an open port, and one behind a closed one");
     two.run("iperf3 -s -D -p 80; iperf3 -s -D -p 81");
     // What comes back is not allowed yet: there is no connection tracking.
@@ -138,11 +158,21 @@ fn guests_reach_whom_the_lists_say() {
     turn.step("control dies, and the switch");
     lasthop.kill_control();
     lasthop.wait_port("vm2", "up");
+    let kept = ping_rule(&lasthop);
+    assert!(
+        kept.packets >= counted.packets && kept.bytes >= counted.bytes,
+        "{kept:?} after {counted:?}"
+    );
     assert!(unreachable(&mut one, "10.0.0.2"));
     assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
     lasthop.kill_switch();
     lasthop.wait_port("vm2", "up");
     lasthop.wait_port("vm1", "up");
+    let kept = ping_rule(&lasthop);
+    assert!(
+        kept.packets >= counted.packets && kept.bytes >= counted.bytes,
+        "{kept:?} after {counted:?}"
+    );
     assert!(unreachable(&mut one, "10.0.0.2"));
     assert!(connects(&mut one, 80));
     assert_eq!(ping(&mut three, "10.0.0.2", 5).lost(), 0);
@@ -153,6 +183,32 @@ fn guests_reach_whom_the_lists_say() {
     drop((one, two, three));
     lasthop.stop();
     turn.step("done");
+}
+
+/// Bytes of a ping's frame: Ethernet, IPv4, ICMP, and 56 bytes of data.
+const PING_BYTES: u64 = 14 + 20 + 8 + 56;
+
+/// What was counted for a rule.
+#[derive(Debug)]
+struct Counted {
+    packets: u64,
+    bytes: u64,
+    last_hit_ms_ago: Option<u64>,
+}
+
+/// Of the rule by which `vm2` is pinged.
+fn ping_rule(lasthop: &Lasthop) -> Counted {
+    let counts = lasthop.json(&["acl", "show", "web-in"]);
+    let rules = counts["lists"][0]["rules"].as_array();
+    let mut rules = rules.into_iter().flatten();
+    let rule = rules.find(|rule| rule["name"] == "ping");
+    let rule = rule.unwrap_or_else(|| panic!("no such rule: {counts}"));
+    let number = |key: &str| rule[key].as_u64();
+    Counted {
+        packets: number("packets").expect("packets are counted"),
+        bytes: number("bytes").expect("bytes are counted"),
+        last_hit_ms_ago: number("last_hit_ms_ago"),
+    }
 }
 
 fn connects(guest: &mut Guest, port: u16) -> bool {

@@ -1,9 +1,13 @@
-//! Ports that are administratively down: nothing goes through, and who is connected stays so.
+//! What operators do to ports in use: forgetting what was learned and decided loses nothing; through a port that is
+//! administratively down nothing goes, and who is connected stays so.
+
+use std::time::Duration;
 
 use e2e::guest::GuestSpec;
 use e2e::lasthop::Lasthop;
-use e2e::traffic::{ping, unreachable};
+use e2e::traffic::{PingRun, ping, unreachable};
 use e2e::turn;
+use e2e::wait::eventually;
 use serde_json::Value;
 
 const CONFIG: &str = r#"
@@ -25,6 +29,19 @@ fn connections(lasthop: &Lasthop) -> Value {
     lasthop.port("vm2")["front_ends"]["connections"].clone()
 }
 
+/// How often control was asked.
+fn upcalls(lasthop: &Lasthop) -> u64 {
+    let status = lasthop.json(&["status"]);
+    let asked = status["switch"]["upcalls"].as_u64();
+    asked.expect("upcalls are counted")
+}
+
+/// How many addresses were learned.
+fn learned(lasthop: &Lasthop) -> usize {
+    let fdb = lasthop.json(&["fdb", "list"]);
+    fdb["entries"].as_array().map_or(0, Vec::len)
+}
+
 #[test]
 fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     let turn = turn();
@@ -39,6 +56,24 @@ fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
     assert_eq!(ping(&mut vm1, "10.0.0.2", 10).lost(), 0);
     let before = connections(&lasthop);
+
+    turn.step("flows and addresses are forgotten under traffic");
+    let steady = PingRun::start(&mut vm1, "10.0.0.2", 600);
+    for _ in 0..3 {
+        let decided = upcalls(&lasthop);
+        lasthop.ok(&["flows", "purge"]);
+        let soon = Duration::from_secs(20);
+        eventually("flows are decided anew", soon, || {
+            (upcalls(&lasthop) > decided).then_some(())
+        });
+        eventually("both addresses are known", soon, || {
+            (learned(&lasthop) == 2).then_some(())
+        });
+        let done = lasthop.json(&["fdb", "flush"]);
+        assert_eq!(done["flushed"], 2, "{done}");
+    }
+    let steady = steady.wait();
+    assert_eq!(steady.lost(), 0, "{steady:?}");
 
     turn.step("down: nothing gets through, either way");
     let done = lasthop.ok(&["port", "set", "vm2", "--down"]);

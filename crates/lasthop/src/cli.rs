@@ -28,6 +28,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use api::v1::Warning;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 
 use crate::self_check::SelfCheck;
@@ -113,17 +114,17 @@ fn check(config: &Path, runtime_dir: &Path) -> Done {
         let error = control::config::error_in(config, &no);
         Failure::Wrong(error.to_string())
     })?;
-    warn(&control::wanted::check_access(&wanted).unwrap_or_default());
+    warn(&control::wanted::warnings(&wanted));
     let segments = units::several(wanted.segments.len() as u64, "segment");
     let ports = units::several(wanted.ports.len() as u64, "port");
     emit(&format!("{}: ok, {segments}, {ports}\n", config.display()))
 }
 
 /// Tells what is right and may not be meant.
-fn warn(doubts: &control::wanted::AccessDoubts) {
-    for doubt in doubts.lines() {
+fn warn(warnings: &[Warning]) {
+    for warning in warnings {
         // Without a standard error there is nobody to tell.
-        drop(writeln!(io::stderr(), "warning: {doubt}"));
+        drop(writeln!(io::stderr(), "warning: {}", warning.text));
     }
 }
 

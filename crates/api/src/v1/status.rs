@@ -307,8 +307,25 @@ pub struct DriverStatus {
     pub refused_by_interface: u64,
     /// Frames of the interface that were too long for a buffer.
     pub too_long: u64,
-    /// Why it does not run, or why it ended last.
+    /// Why it does not run, or why it ended last; of one that runs, that its interface is another port's, too.
     pub reason: Option<String>,
+}
+
+/// What is wanted, is right, and may not be meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Warning {
+    /// In words, without a line's end.
+    pub text: String,
+    /// Names of the ports that it is about, if it is about ports.
+    #[serde(default)]
+    pub ports: Vec<String>,
+}
+
+/// Everything of that kind. Answer of `GET /v1/warnings`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WarningsDocument {
+    /// All of them.
+    pub warnings: Vec<Warning>,
 }
 
 /// A port: what is wanted of it and how far it is. Answer of `GET /v1/ports/{name}`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 
-use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState};
+use api::v1::{PortKind, PortSpec, PortStatus, Problem, ProblemKind, Role, WantedState, Warning};
 use channel::driving::{self, DriverState};
 use channel::records::{Answer, Stale};
 use channel::state::PARTS_MAX;
@@ -285,6 +285,7 @@ impl Engine {
         let numbers = self.saved.numbers.clone();
         let compiled = self.access.clone();
         let Err(problem) = self.reconcile() else {
+            self.log_shared_macs(&old);
             return Ok(());
         };
         self.saved.wanted = old;
@@ -294,6 +295,15 @@ impl Engine {
             tracing::error!("the change could not be taken back: {second}");
         }
         Err(problem)
+    }
+
+    /// Warns of what was not so before a change.
+    fn log_shared_macs(&self, before: &WantedState) {
+        let known: Vec<Warning> = wanted::shared_macs(before).collect();
+        let new = wanted::shared_macs(&self.saved.wanted);
+        for warning in new.filter(|warning| !known.contains(warning)) {
+            tracing::warn!("{}", warning.text);
+        }
     }
 
     /// What is wanted.

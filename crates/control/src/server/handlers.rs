@@ -5,7 +5,7 @@ pub(super) mod trace;
 use api::v1::{
     ChangeOptions, ChangesDocument, PortPatch, PortSpec, PortStats, PortStatus, PortsDocument,
     Problem, ProblemKind, SegmentPatch, SegmentSpec, SegmentStatus, SegmentsDocument,
-    StatsDocument, StatusDocument, SwitchSpec, WantedState,
+    StatsDocument, StatusDocument, SwitchSpec, WantedState, WarningsDocument,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -86,6 +86,16 @@ pub(super) async fn wanted(
         return Ok(with_tag(&wanted, StatusCode::NOT_MODIFIED));
     }
     Ok(with_tag(&wanted, Json(&wanted.state)))
+}
+
+/// What is wanted, is right, and may not be meant
+///
+/// One MAC address at two ports of a segment, rules that never decide anything, access lists that are nobody's.
+#[utoipa::path(get, operation_id = "list_warnings", path = "/v1/warnings", responses((status = 200, body = WarningsDocument)))]
+pub(super) async fn warnings(State(engine): State<EngineHandle>) -> Done<Response> {
+    let wanted = engine.wanted().await?;
+    let warnings = wanted::warnings(&wanted.state);
+    Ok(with_tag(&wanted, Json(WarningsDocument { warnings })))
 }
 
 /// Want all this and nothing else

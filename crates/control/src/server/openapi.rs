@@ -28,6 +28,7 @@ pub(super) const COMMITTED: &str = include_str!("../../../../docs/openapi.json")
         handlers::wanted,
         handlers::put_state,
         handlers::patch_state,
+        handlers::warnings,
         handlers::switch,
         handlers::patch_switch,
         handlers::segments,

@@ -37,6 +37,7 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         control,
         xdp: None,
         provisional: false,
+        claim: None,
     })
 }
 

@@ -60,6 +60,7 @@ pub(super) fn open(spec: &DeviceSpec, control: Control) -> Result<Device, OpenEr
         control,
         xdp: None,
         provisional: false,
+        claim: None,
     })
 }
 

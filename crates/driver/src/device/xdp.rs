@@ -128,6 +128,7 @@ pub(super) fn open(spec: &DeviceSpec, copy: bool) -> Result<Device, OpenError> {
         control,
         xdp: Some(xdp),
         provisional: false,
+        claim: None,
     })
 }
 

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use api::v1::WantedState;
+use api::v1::{WantedState, Warning};
 use control::config::{self, ConfigError};
-use control::wanted::{self, AccessDoubts, Action, Difference, FieldChange, Step, live};
+use control::wanted::{self, Action, Difference, FieldChange, Step, live};
 use serde_json::{Value, json};
 
 use super::args::{How, Set};
@@ -35,16 +35,17 @@ pub(super) enum Teller {
 }
 
 impl Teller {
-    fn difference(self, difference: &Difference, doubts: &AccessDoubts) -> Done {
+    fn difference(self, difference: &Difference, warnings: &[Warning]) -> Done {
         match self {
             Self::People => {
                 emit(&show(difference, &Colours::of_terminal()))?;
-                super::warn(doubts);
+                super::warn(warnings);
             }
             // What is changed is told by the one who changes it.
             Self::Log => {
-                for doubt in doubts.lines() {
-                    tracing::warn!("{doubt}");
+                // Control logs what is about ports, whoever has asked for it.
+                for warning in warnings.iter().filter(|warning| warning.ports.is_empty()) {
+                    tracing::warn!("{}", warning.text);
                 }
             }
         }
@@ -88,9 +89,9 @@ pub(super) async fn apply(
     let old: WantedState = super::order::read(&answer)?;
     live::check(&old.switch, &new.switch)
         .map_err(|fixed| wrong(config::error_in_text(&text, &file, &fixed)))?;
-    let doubts = wanted::check_access(&new).unwrap_or_default();
+    let warnings = wanted::warnings(&new);
     let old = (&old, tag.as_deref());
-    exchange(client, old, (&new, &doubts), how, teller).await
+    exchange(client, old, (&new, &warnings), how, teller).await
 }
 
 /// Says what a change of a port would change, and whether its guest would lose the connection.
@@ -105,23 +106,24 @@ pub(super) async fn look_at(client: &Client, set: &Set) -> Done {
         ..WantedState::default()
     };
     names::check(&alone).map_err(|no| no.to_problem())?;
-    let none = AccessDoubts::default();
+    let mut warnings = wanted::warnings(&new);
+    warnings.retain(|warning| warning.ports.contains(&set.name));
     let old = (&old, tag.as_deref());
-    exchange(client, old, (&new, &none), set.how, Teller::People).await
+    exchange(client, old, (&new, &warnings), set.how, Teller::People).await
 }
 
 /// Shows what differs, and has the new in the place of the old, if it still is what has this tag; or only asks whether that could be.
 async fn exchange(
     client: &Client,
     (old, tag): (&WantedState, Option<&str>),
-    (new, doubts): (&WantedState, &AccessDoubts),
+    (new, warnings): (&WantedState, &[Warning]),
     how: How,
     teller: Teller,
 ) -> Done {
     let difference = Difference::between(old, new);
     let apply = !how.dry_run && !difference.is_empty();
     if !how.output.json {
-        teller.difference(&difference, doubts)?;
+        teller.difference(&difference, warnings)?;
     }
     if !difference.is_empty() {
         let path = if apply { STATE } else { DRY_RUN };
@@ -130,7 +132,7 @@ async fn exchange(
     }
     match how.output.json {
         true => {
-            let warnings: Vec<String> = doubts.lines().collect();
+            let warnings: Vec<&String> = warnings.iter().map(|warning| &warning.text).collect();
             let document = json!({
                 "changes": difference.changes,
                 "applied": apply,

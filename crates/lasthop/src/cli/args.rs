@@ -204,7 +204,7 @@ pub(super) enum Port {
 pub(super) struct Add {
     /// The new port's name
     #[arg(value_parser = name)]
-    name: String,
+    pub(super) name: String,
     /// What kind of attachment it is
     #[arg(long, value_enum)]
     kind: Kind,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use api::v1::{
     AccessListSpec, FdbFilter, FdbFlushed, MirrorSpec, MirrorsDocument, PortStats, PortStatus,
     PortsDocument, SegmentStatus, SegmentsDocument, StaticEntry, StatsDocument, StatusDocument,
-    WantedState, parse_mac,
+    WantedState, WarningsDocument, parse_mac,
 };
 use hyper::Method;
 use hyper::body::Bytes;
@@ -92,7 +92,9 @@ async fn port(client: &Client, command: Port) -> Done {
         }
         Port::Add(add) => {
             let answer = client.send(Method::POST, "/v1/ports", &add.spec()).await?;
-            print::<PortStatus>(add.output, &answer, |port| show::change("added", port))
+            print::<PortStatus>(add.output, &answer, |port| show::change("added", port))?;
+            warn_of(client, &add.name).await;
+            Ok(())
         }
         Port::Set(set) if set.how.dry_run => super::apply::look_at(client, &set).await,
         Port::Set(set) => {
@@ -101,13 +103,24 @@ async fn port(client: &Client, command: Port) -> Done {
             let answer = client.send(Method::PATCH, &path, &patch).await?;
             print::<PortStatus>(set.how.output, &answer, |port| {
                 show::change("changed", port)
-            })
+            })?;
+            warn_of(client, &set.name).await;
+            Ok(())
         }
         Port::Remove { name, output } => {
             client.delete(&port_path(&name)).await?;
             removed(output, "port", &name)
         }
     }
+}
+
+/// Tells what may not be meant of a port that was added or changed. That is done, whatever comes of this.
+async fn warn_of(client: &Client, port: &str) {
+    let answer = client.get("/v1/warnings").await;
+    let document = answer.and_then(|answer| read::<WarningsDocument>(&answer));
+    let mut warnings = document.unwrap_or_default().warnings;
+    warnings.retain(|warning| warning.ports.iter().any(|name| name == port));
+    super::warn(&warnings);
 }
 
 async fn segment(client: &Client, command: Segment) -> Done {

@@ -148,10 +148,14 @@ fn far_end(port: &PortStatus) -> String {
     port.interface.clone().unwrap_or(port.socket.clone())
 }
 
-/// Why a port is in its state; of a driver, what it said itself.
+/// Why a port is in its state; of a driver that has ended, what it said itself, and of one that runs, what else is to be known.
 fn reason(port: &PortStatus) -> Option<String> {
-    let driver = port.driver_process.as_ref().and_then(|d| d.reason.clone());
-    let reason = driver.or(port.reason.clone());
+    let driver = port.driver_process.as_ref();
+    let words = driver.and_then(|driver| driver.reason.clone());
+    let reason = match driver.is_some_and(|driver| driver.pid.is_some()) {
+        true => port.reason.clone().or(words),
+        false => words.or(port.reason.clone()),
+    };
     let paused = Duration::from_millis(port.front_ends.pause_ms);
     if paused.is_zero() {
         return reason;

@@ -31,6 +31,9 @@ use super::{Refusal, RunArgs, Supervisor, settings};
 pub(super) fn start(args: &RunArgs) -> Result<Supervisor, Refusal> {
     let wanted = control::config::load(&args.config, &args.runtime_dir)?;
     names::check(&wanted).map_err(|no| control::config::error_in(&args.config, &no))?;
+    for warning in control::wanted::warnings(&wanted) {
+        tracing::warn!("{}", warning.text);
+    }
     let binaries = Binaries::own()?;
     let runtime_dir = prepare_dir(&args.runtime_dir)?;
     let lock = Lock::take(&runtime_dir)?;

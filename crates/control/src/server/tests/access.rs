@@ -14,6 +14,12 @@ async fn warnings_name_rules_that_never_decide_and_lists_that_are_nobodys() {
         "unattached": ["idle"],
     });
     assert_eq!((status, warnings), (200, told));
+    let (status, _, all) = site.ask("GET", "/v1/warnings", "").await;
+    let told = json!({"warnings": [
+        {"text": "acl \"idle\" has no ports, groups or segments, and does nothing", "ports": []},
+        {"text": "acl \"idle\", rule \"web\" is never reached: \"all\" comes first", "ports": []},
+    ]});
+    assert_eq!((status, all), (200, told));
 }
 
 #[tokio::test]

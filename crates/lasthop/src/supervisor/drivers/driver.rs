@@ -80,7 +80,7 @@ impl Driver {
     /// # Errors
     /// Why the interface cannot be had.
     pub(super) fn open(spec: DriverSpec) -> Result<Self, String> {
-        match Device::open(&spec.device) {
+        match open(&spec.device) {
             Ok(device) => Ok(Self::new(spec, Ok(device))),
             Err(error) if error.is_missing() && !spec.device.own => {
                 tracing::warn!("{error}: the port waits for it");
@@ -92,7 +92,7 @@ impl Driver {
 
     /// One that was there before: whatever is wrong with its interface now, the port waits for it.
     pub(super) fn reopen(spec: DriverSpec) -> Self {
-        let device = Device::open(&spec.device).map_err(|e| e.to_string());
+        let device = open(&spec.device).map_err(|e| e.to_string());
         Self::new(spec, device)
     }
 
@@ -166,6 +166,7 @@ impl Driver {
         self.hear();
         self.reap();
         self.ping();
+        self.look_for_others();
         if !self.follow_renewal() {
             return None;
         }
@@ -271,6 +272,16 @@ impl Driver {
         }
     }
 
+    /// Who else has the interface may have gone.
+    fn look_for_others(&mut self) {
+        if self.device.as_mut().is_some_and(Device::look_for_others) {
+            tracing::info!(
+                interface = self.spec.device.interface,
+                "the interface is no other port's any more"
+            );
+        }
+    }
+
     /// It has answered; `false` when it was not asked.
     fn has_answered(&mut self) -> bool {
         self.child.as_mut().is_some_and(Child::answered)
@@ -332,7 +343,7 @@ impl Driver {
             Some(Ok(())) if self.spec.device.own || !self.suspect => return Ok(()),
             _ => self.device = None,
         }
-        let device = Device::open(&self.spec.device).map_err(|e| e.to_string())?;
+        let device = open(&self.spec.device).map_err(|e| e.to_string())?;
         tracing::info!(interface = self.spec.device.interface, "opened again");
         self.suspect = false;
         let device = self.device.insert(device);
@@ -390,8 +401,13 @@ impl Driver {
             pid: info.as_ref().map(|i| i.pid).filter(|pid| *pid != 0),
             restarts: info.map_or(0, |i| i.restarts),
             refused: sum(self.refused_before, self.refused),
-            reason: self.reason.clone().filter(|_| !self.is_alive()),
+            reason: self.why_not().or_else(|| self.device.as_ref()?.shared()),
         }
+    }
+
+    /// Why there is no process.
+    fn why_not(&self) -> Option<String> {
+        self.reason.clone().filter(|_| !self.is_alive())
     }
 
     /// When it is to be looked after.
@@ -410,6 +426,15 @@ impl Driver {
         }
         child.restart_at().filter(|_| self.dial.is_some())
     }
+}
+
+/// Opens an interface, with a warning if it is another port's, too.
+fn open(spec: &DeviceSpec) -> Result<Device, OpenError> {
+    let opened = Device::open(spec)?;
+    if let Some(shared) = opened.shared() {
+        tracing::warn!("{shared}");
+    }
+    Ok(opened)
 }
 
 /// What a driver says of its end, fit for a log and for people.

@@ -1,0 +1,93 @@
+//! Whether another port, of another Lasthop, has the same interface of the host.
+//!
+//! Whoever opens an interface binds a socket to a name made of its number, and keeps it while the interface is open. Such abstract
+//! names (unix(7)) are of a network namespace, as numbers of interfaces are; they go with their socket, so that nothing
+//! is left behind by who dies; and binding one needs no right. So anybody in that namespace can take the name. That costs a
+//! false warning: nothing else follows from it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::interface::{Control, outcome};
+use super::{OpenError, context, in_namespace};
+
+/// `SIOCGSKNS` of `linux/sockios.h`: the network namespace of a socket, since Linux 4.10.
+const SIOCGSKNS: libc::Ioctl = 0x894c;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// In the interface's network namespace, bound or not.
+    socket: OwnedFd,
+    name: SocketAddrUnix,
+    shared: bool,
+}
+
+impl Claim {
+    /// A claim to the interface of this name where `control` is.
+    ///
+    /// # Errors
+    /// There is no such interface any more, or the rights are missing that opening it needs.
+    pub(super) fn of(interface: &str, control: &Control) -> Result<Self, OpenError> {
+        let what = || format!("a claim to interface {interface}");
+        let index = context(control.index(interface), what)?;
+        let namespace = context(namespace(control), what)?;
+        in_namespace(namespace.as_fd(), || context(Self::here(index), what))
+    }
+
+    /// A claim to the interface with this number in this thread's network namespace.
+    fn here(index: i32) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = rustix::net::socket_with(family, kind, flags, None)?;
+        let name = SocketAddrUnix::new_abstract_name(format!("lasthop-uplink-{index}").as_bytes())?;
+        let mut claim = Self {
+            socket,
+            name,
+            shared: true,
+        };
+        claim.is_shared();
+        Ok(claim)
+    }
+
+    /// Whether somebody else has claimed the interface before; once that one is gone the claim is ours.
+    pub(super) fn is_shared(&mut self) -> bool {
+        self.shared = self.shared && rustix::net::bind(&self.socket, &self.name).is_err();
+        self.shared
+    }
+
+    /// What that was when it was looked at last.
+    pub(super) fn was_shared(&self) -> bool {
+        self.shared
+    }
+}
+
+fn namespace(control: &Control) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes nothing and makes a descriptor.
+    let fd = unsafe { libc::ioctl(control.as_fd().as_raw_fd(), SIOCGSKNS) };
+    outcome(fd)?;
+    // SAFETY: the kernel has just made it, for nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_second_is_told_until_the_first_is_gone() {
+        // No interface has such a number, and no other test run.
+        let index = -i32::try_from(std::process::id()).unwrap();
+        let first = Claim::here(index).unwrap();
+        let other = Claim::here(index - 1).unwrap();
+        let mut second = Claim::here(index).unwrap();
+        assert_eq!((first.was_shared(), other.was_shared()), (false, false));
+        assert!(second.was_shared() && second.is_shared());
+        drop(first);
+        assert!(!second.is_shared());
+        assert!(!second.was_shared() && !second.is_shared(), "it is ours");
+        assert!(Claim::here(index).unwrap().was_shared());
+    }
+}

@@ -1,0 +1,94 @@
+//! Two Lasthops with one interface of the host: the one that comes later says so for as long as it is true, and nobody else does.
+
+use e2e::lasthop::Lasthop;
+use e2e::netns::Netns;
+use e2e::process::send as signal;
+use e2e::turn;
+use e2e::uplinks::{SOON, driver_pid, uplink, wire};
+use e2e::wait::eventually;
+use rustix::process::Signal;
+
+const WARNING: &str = "interface up0 is another port's, too, most likely of another Lasthop: ";
+
+fn start(netns: &Netns, driver: &str) -> Lasthop {
+    let lasthop = Lasthop::start(&uplink(&netns.path(), &format!("driver = \"{driver}\"")));
+    lasthop.wait_port("uplink", "up");
+    lasthop
+}
+
+/// What the port of an uplink says beside a driver that runs.
+fn reason(lasthop: &Lasthop) -> Option<String> {
+    let port = lasthop.wait_port("uplink", "up");
+    let reason = &port["driver_process"]["reason"];
+    reason.as_str().map(str::to_owned)
+}
+
+fn kill_driver(lasthop: &Lasthop) {
+    let killed = driver_pid(lasthop, "uplink").expect("a driver");
+    signal(killed, Signal::KILL);
+    eventually("another driver", SOON, || {
+        let pid = driver_pid(lasthop, "uplink")?;
+        (pid != killed).then_some(())
+    });
+    lasthop.wait_port("uplink", "up");
+}
+
+/// A first with a packet socket, and a second with this driver, which then tells what comes of it.
+fn the_second_is_warned(driver: &str, outcome: &str) {
+    if !Netns::allowed() {
+        return;
+    }
+    let turn = turn();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [host, far, other, beyond] =
+        ["host", "far", "other", "beyond"].map(|name| Netns::new(name, folder.path()));
+    // Both interfaces have the same name, and the same number.
+    wire(&host, &far);
+    wire(&other, &beyond);
+    let (first, elsewhere) = (start(&host, "packet"), start(&other, "packet"));
+
+    turn.step("a second one");
+    let second = start(&host, driver);
+    let said = reason(&second).expect("a reason");
+    assert_eq!(said, format!("{WARNING}{outcome}"));
+    let listed = second.ok(&["port", "list"]);
+    assert!(listed.contains(&said), "{listed}");
+    let warned = |lasthop: &Lasthop| lasthop.log().matches(WARNING).count();
+    assert_eq!(warned(&second), 1, "{}", second.log());
+
+    turn.step("drivers die, and both Lasthops are upgraded");
+    for lasthop in [&second, &first] {
+        kill_driver(lasthop);
+        lasthop.ok(&["upgrade"]);
+    }
+    // Who upgrades parts with its claim for a moment, so that it may be the other's by now.
+    let sharing = || [&first, &second].map(reason).iter().flatten().count();
+    eventually("one that knows", SOON, || (sharing() == 1).then_some(()));
+    assert_eq!((reason(&elsewhere), warned(&elsewhere)), (None, 0));
+
+    turn.step("the first is gone");
+    first.stop();
+    eventually("an interface of one", SOON, || {
+        reason(&second).is_none().then_some(())
+    });
+
+    turn.step("one alone has nothing to say, whatever happens to it");
+    let before = warned(&second);
+    kill_driver(&second);
+    second.ok(&["upgrade"]);
+    kill_driver(&second);
+    assert_eq!((reason(&second), warned(&second)), (None, before));
+    second.stop();
+    elsewhere.stop();
+}
+
+#[test]
+fn with_packet_sockets_both_get_every_frame() {
+    let outcome = "both get all its frames, or the other all, if its driver is \"xdp\"";
+    the_second_is_warned("packet", outcome);
+}
+
+#[test]
+fn with_xdp_sockets_one_gets_every_frame() {
+    the_second_is_warned("xdp", "this one alone gets its frames");
+}
