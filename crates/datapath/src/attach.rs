@@ -194,7 +194,7 @@ impl Attachment {
             if !second {
                 self.reason = self.strangers.words();
             }
-            if let Some(left_out) = self.bounds.line() {
+            if let Some(left_out) = self.bounds.line_of_turned_away(stranger.is_some()) {
                 let port = &self.config.name;
                 let why = stranger.unwrap_or("a second connection");
                 let user = self.strangers.last();

@@ -19,6 +19,8 @@ pub(super) struct RuleQuestions {
     counts: Counts,
     /// The order's number, and who gets what comes of it.
     asked: Option<(u64, Vec<Reply<Counted>>)>,
+    /// Something was counted since that was saved.
+    any_new: bool,
     /// Who came since.
     next: Vec<Reply<Counted>>,
 }
@@ -74,12 +76,13 @@ impl Engine {
     pub(super) fn note_rules(&mut self, uses: &[RuleUse]) {
         let now = self.now();
         self.rule_questions.counts.add(uses, now);
+        self.rule_questions.any_new = true;
     }
 
     /// An order is done, perhaps that one.
     ///
     /// # Errors
-    /// The switch is gone.
+    /// The switch is gone, or the system's refusal of the state file.
     pub(super) fn rules_are_told(&mut self, number: u64, error: Option<&str>) -> io::Result<()> {
         let mine = |asked: &mut (u64, _)| asked.0 == number;
         let Some((_, replies)) = self.rule_questions.asked.take_if(mine) else {
@@ -87,7 +90,11 @@ impl Engine {
         };
         let questions = &mut self.rule_questions;
         questions.counts.forget_others(&self.saved.wanted.access);
-        self.saved.rule_counts = questions.counts.latest();
+        if std::mem::take(&mut questions.any_new) {
+            self.saved.rule_counts = questions.counts.latest();
+            // The switch does not tell it again.
+            self.save()?;
+        }
         for reply in replies {
             let counted = match error {
                 Some(reason) => Err(Problem::unavailable(reason)),

@@ -319,7 +319,6 @@ fn what_was_counted_is_added_up_and_outlives_control() {
         let expected = [("all".to_owned(), sum, 60 * sum)];
         assert_eq!(counted(&world, &mut engine), expected);
     }
-    engine.save().unwrap();
     drop(engine);
     let mut engine = world.start().unwrap();
     world.settle(&mut engine);
