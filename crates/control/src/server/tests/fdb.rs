@@ -25,7 +25,7 @@ async fn a_static_entry_is_put_and_removed_at_its_own_path() {
             path,
             r#"{"mac":"52:54:00:00:00:0A","port":"vm9"}"#,
             422,
-            "fdb[0].port",
+            "port",
         ),
         (
             path,
