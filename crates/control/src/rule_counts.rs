@@ -94,8 +94,8 @@ fn rules_of<'a>(
 pub struct Counted {
     /// The lists.
     pub access: Arc<AccessModel>,
-    /// By rule.
-    pub counts: Counts,
+    /// By rule. Whoever asks shares it: it is long where many rules are used.
+    pub counts: Arc<Counts>,
     /// When it was counted.
     pub now: Duration,
 }
@@ -217,7 +217,7 @@ mod tests {
         counts.add(&[uses("in", "a", 4, 2000), uses("out", "b", 6, 70)], now);
         Counted {
             access: Arc::new(model),
-            counts,
+            counts: Arc::new(counts),
             now,
         }
     }
@@ -265,17 +265,18 @@ mod tests {
 
     #[test]
     fn rules_that_are_gone_are_forgotten_and_the_latest_are_saved() {
-        let mut all = counted();
+        let all = counted();
         let mut model = (*all.access).clone();
-        all.counts.forget_others(&model);
-        assert_eq!(all.counts, counted().counts);
+        let mut left = (*all.counts).clone();
+        left.forget_others(&model);
+        assert_eq!(left, *all.counts);
         model.lists.truncate(1);
-        all.counts.forget_others(&model);
-        assert_eq!(all.counts, counted().counts, "there may be as many");
+        left.forget_others(&model);
+        assert_eq!(left, *all.counts, "there may be as many");
         model.lists[0].rules.remove("b");
-        all.counts.forget_others(&model);
-        assert_eq!(all.counts.0.len(), 1);
-        assert_eq!(Counts::saved(&all.counts.latest()), all.counts);
+        left.forget_others(&model);
+        assert_eq!(left.0.len(), 1);
+        assert_eq!(Counts::saved(&left.latest()), left);
         let many: Vec<_> = (0..10_000)
             .map(|n| uses("in", &n.to_string(), 1, n))
             .collect();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::agent::{Agent, Job};
+use crate::lasthop::Lasthop;
 use crate::paths;
 use crate::process::{Process, print_end};
 use crate::qmp::Qmp;
@@ -22,6 +23,17 @@ use crate::wait::within;
 const BOOT: Duration = Duration::from_secs(60);
 /// How long an ordinary command in a guest may take.
 const COMMAND: Duration = Duration::from_secs(60);
+
+/// Guests at the ports "vm1" and "vm2", with the addresses 10.0.0.1 and 10.0.0.2, that are up.
+pub fn two_guests(lasthop: &Lasthop) -> (Guest, Guest) {
+    let guest = |name: &str, ip| {
+        let socket = lasthop.socket(&format!("{name}.sock"));
+        GuestSpec::dialing(name, socket).ip(ip).start()
+    };
+    // Both boot at once.
+    let (one, two) = (guest("vm1", "10.0.0.1/24"), guest("vm2", "10.0.0.2/24"));
+    (one.ready(), two.ready())
+}
 
 /// What the guest's network card is plugged into.
 #[derive(Debug, Clone)]

@@ -26,6 +26,22 @@ const STATE: Duration = Duration::from_secs(15);
 /// What an allocator may keep for itself.
 const SLACK_KIB: u64 = 1024;
 
+/// A configuration with two ports for guests, and nothing else.
+pub const TWO_PORTS: &str = r#"
+[switch]
+name = "host1"
+
+[[port]]
+name = "vm1"
+kind = "vhost-user"
+socket = "vm1.sock"
+
+[[port]]
+name = "vm2"
+kind = "vhost-user"
+socket = "vm2.sock"
+"#;
+
 /// A running Lasthop; killed with all its processes when dropped.
 pub struct Lasthop {
     process: Process,

@@ -3,27 +3,12 @@
 
 use std::time::Duration;
 
-use e2e::guest::GuestSpec;
-use e2e::lasthop::Lasthop;
+use e2e::guest::two_guests;
+use e2e::lasthop::{Lasthop, TWO_PORTS};
 use e2e::traffic::{PingRun, ping, unreachable};
 use e2e::turn;
 use e2e::wait::eventually;
 use serde_json::Value;
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
 
 fn connections(lasthop: &Lasthop) -> Value {
     lasthop.port("vm2")["front_ends"]["connections"].clone()
@@ -45,15 +30,9 @@ fn learned(lasthop: &Lasthop) -> usize {
 #[test]
 fn a_port_that_is_down_forwards_nothing_and_comes_up_without_a_reconnect() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(TWO_PORTS);
     turn.step("boot two guests");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let (mut vm1, mut vm2) = two_guests(&lasthop);
     assert_eq!(ping(&mut vm1, "10.0.0.2", 10).lost(), 0);
     let before = connections(&lasthop);
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::guest::GuestSpec;
+use e2e::guest::two_guests;
 use e2e::lasthop::{Lasthop, same_footprint};
 use e2e::numbered::{Stream, introduce, settle};
 use e2e::pcapng::{self, Way};
@@ -192,13 +192,7 @@ fn pings_of_real_guests_are_complete_and_a_pipe_gets_them_too() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
     turn.step("boot two guests");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let (mut vm1, _vm2) = (vm1.ready(), vm2.ready());
+    let (mut vm1, _vm2) = two_guests(&lasthop);
     let capture = Capture::start(&lasthop, &["vm1", "--filter", "icmp and net 10.0.0.0/24"]);
     let mut piped = Command::new(paths::binary("lasthop"))
         .arg("--runtime-dir")

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use e2e::guest::GuestSpec;
+use e2e::guest::two_guests;
 use e2e::lasthop::Lasthop;
 use e2e::numbered::{Stream, collect, introduce, settle};
 use e2e::traffic::{IperfRun, PingRun, ping, serve_iperf};
@@ -34,13 +34,7 @@ fn control_may_die() {
     let turn = turn();
     let lasthop = Lasthop::start(CONFIG);
     turn.step("boot two guests");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let (mut vm1, mut vm2) = two_guests(&lasthop);
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
     serve_iperf(&mut vm2);
 

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
-use e2e::guest::{Guest, GuestSpec};
+use e2e::guest::{Guest, two_guests};
 use e2e::lasthop::Lasthop;
 use e2e::stats::Stats;
 use e2e::traffic::{ping, unreachable};
@@ -586,13 +586,7 @@ socket = "vm2.sock"
 "#,
     );
     turn.step("boot two guests");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let (mut vm1, mut vm2) = two_guests(&lasthop);
     turn.step("they reach one another, over IPv4 and IPv6");
     assert_eq!(ping(&mut vm1, "10.0.0.2", 20).lost(), 0);
     assert_eq!(ping(&mut vm2, "10.0.0.1", 20).lost(), 0);
@@ -762,13 +756,7 @@ guard = { addresses = ["10.0.0.2"] }
 "#,
     );
     turn.step("boot two guests");
-    let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
-        .ip("10.0.0.1/24")
-        .start();
-    let vm2 = GuestSpec::dialing("vm2", lasthop.socket("vm2.sock"))
-        .ip("10.0.0.2/24")
-        .start();
-    let (mut vm1, mut vm2) = (vm1.ready(), vm2.ready());
+    let (mut vm1, mut vm2) = two_guests(&lasthop);
     turn.step("each finds the other");
     let finds = |guest: &mut Guest, other: &str, answered: u64| {
         guest.run("ip neigh flush all");

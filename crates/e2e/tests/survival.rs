@@ -3,24 +3,9 @@
 use std::time::Duration;
 
 use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::Lasthop;
+use e2e::lasthop::{Lasthop, TWO_PORTS};
 use e2e::traffic::{IperfRun, PingRun, ping, reachable, serve_iperf};
 use e2e::turn;
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
 
 const KILLS: usize = 5;
 
@@ -32,7 +17,7 @@ fn link_changes(guest: &mut Guest) -> String {
 #[test]
 fn the_switch_may_die() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(TWO_PORTS);
     turn.step("boot two guests, one with packed queues");
     let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .ip("10.0.0.1/24")
@@ -82,7 +67,7 @@ fn the_switch_may_die() {
 #[test]
 fn packed_queues_survive_a_connection_that_breaks() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(TWO_PORTS);
     turn.step("boot two guests with packed queues");
     let guest = |name: &str, ip: &str| {
         let socket = lasthop.socket(&format!("{name}.sock"));

@@ -5,28 +5,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use e2e::guest::{Guest, GuestSpec};
-use e2e::lasthop::{Lasthop, same_footprint};
+use e2e::lasthop::{Lasthop, TWO_PORTS, same_footprint};
 use e2e::netns::Netns;
 use e2e::traffic::{IperfRun, PingRun, ping, serve_iperf};
 use e2e::turn;
 use e2e::uplinks::{LOAD, both_ways, driver_pid, tap, uplink, wire};
 
 const UPGRADES: usize = 3;
-
-const CONFIG: &str = r#"
-[switch]
-name = "host1"
-
-[[port]]
-name = "vm1"
-kind = "vhost-user"
-socket = "vm1.sock"
-
-[[port]]
-name = "vm2"
-kind = "vhost-user"
-socket = "vm2.sock"
-"#;
 
 /// How often the driver has seen its link go or come.
 fn link_changes(guest: &mut Guest) -> String {
@@ -36,7 +21,7 @@ fn link_changes(guest: &mut Guest) -> String {
 #[test]
 fn virtual_machines_do_not_notice() {
     let turn = turn();
-    let lasthop = Lasthop::start(CONFIG);
+    let lasthop = Lasthop::start(TWO_PORTS);
     turn.step("boot two guests, one with packed queues");
     let vm1 = GuestSpec::dialing("vm1", lasthop.socket("vm1.sock"))
         .ip("10.0.0.1/24")

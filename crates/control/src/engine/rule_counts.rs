@@ -2,6 +2,7 @@
 //! who wants to know. To count takes the switch a while, so nobody waits here.
 
 use std::io;
+use std::sync::Arc;
 
 use api::v1::Problem;
 use channel::rules::{MAX_RULES, RuleUse};
@@ -16,7 +17,7 @@ use crate::rule_counts::{Counted, Counts};
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct RuleQuestions {
-    counts: Counts,
+    counts: Arc<Counts>,
     /// The order's number, and who gets what comes of it.
     asked: Option<(u64, Vec<Reply<Counted>>)>,
     /// Something was counted since that was saved.
@@ -35,14 +36,15 @@ pub(super) fn deciding(decision: &Decision) -> Vec<RuleId> {
 impl Engine {
     /// Begins with what was saved.
     pub(super) fn adopt_rule_counts(&mut self) {
-        self.rule_questions.counts = Counts::saved(&self.saved.rule_counts);
+        let saved = Counts::saved(&self.saved.rule_counts);
+        self.rule_questions.counts = Arc::new(saved);
     }
 
     /// What was counted when the switch was asked last.
     pub(super) fn counted(&self) -> Counted {
         Counted {
             access: self.saved.wanted.access.clone(),
-            counts: self.rule_questions.counts.clone(),
+            counts: Arc::clone(&self.rule_questions.counts),
             now: self.now(),
         }
     }
@@ -75,7 +77,7 @@ impl Engine {
     /// Part of an answer has come.
     pub(super) fn note_rules(&mut self, uses: &[RuleUse]) {
         let now = self.now();
-        self.rule_questions.counts.add(uses, now);
+        Arc::make_mut(&mut self.rule_questions.counts).add(uses, now);
         self.rule_questions.any_new = true;
     }
 
@@ -89,9 +91,10 @@ impl Engine {
             return Ok(());
         };
         let questions = &mut self.rule_questions;
-        questions.counts.forget_others(&self.saved.wanted.access);
         if std::mem::take(&mut questions.any_new) {
-            self.saved.rule_counts = questions.counts.latest();
+            let counts = Arc::make_mut(&mut questions.counts);
+            counts.forget_others(&self.saved.wanted.access);
+            self.saved.rule_counts = counts.latest();
             // The switch does not tell it again.
             self.save()?;
         }

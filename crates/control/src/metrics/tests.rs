@@ -170,7 +170,7 @@ fn rules() -> Counted {
         access: Arc::new(serde_json::from_str(model).unwrap()),
         ..Counted::default()
     };
-    counted.counts.add(&[uses], Duration::ZERO);
+    Arc::make_mut(&mut counted.counts).add(&[uses], Duration::ZERO);
     counted
 }
 

@@ -232,7 +232,7 @@ impl Engine {
                 idle_ms: 65_000,
             });
             let uses: Vec<_> = uses.collect();
-            counted.counts.add(&uses, counted.now);
+            Arc::make_mut(&mut counted.counts).add(&uses, counted.now);
         }
         counted
     }
